@@ -31,6 +31,8 @@ def page() -> str:
     """The reference as Markdown."""
     parts = [HEAD]
     for path, model in sections(RunSettings):
+        if not model.model_fields:  # an engine without options
+            continue
         parts.append(f"\n## {path or 'Top level'}\n\n{_first_paragraph(model)}\n")
         rows = [
             [f"`{name}`", _type(field), _default(field), meaning(name, field, path)]

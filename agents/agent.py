@@ -119,7 +119,7 @@ class LanguageAgent:
             return None
         prompting = chat.context.ask(turns, state.observation, state.info)
         if isinstance(prompting, RejectedRequest):
-            return Turn.rejecting(Completion(rejected=prompting.reason, status=prompting.status).action)
+            return Turn.rejection(Completion(rejected=prompting.reason, status=prompting.status).action)
         self._asked[state.slot] = prompting
         max_tokens = min(chat.max_tokens, prompting.max_tokens or chat.max_tokens)
         if len(prompting.prompt_ids) + max_tokens > self.engine.max_length:
@@ -201,7 +201,7 @@ class ExpertAgent:
             if rng.random() < 0.5:
                 action = slip(expert, action, rng)
             return Turn("", action, action, trainable=False)
-        return Turn.acting(separate(expert))
+        return Turn.of_actions(separate(expert))
 
     def forget(self, slot: int) -> None:
         pass

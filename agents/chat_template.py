@@ -10,6 +10,9 @@ from gagpo.base.errors import InvalidArgument, first_line
 
 DATE = "2026-01-01"
 
+PLACEHOLDER = "\u241e"
+"""Stands for a message while a template is probed; no template alters this character."""
+
 
 class TemplateFailed(InvalidArgument):
     """A chat template that cannot render a conversation."""

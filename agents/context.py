@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.data.episodes import Ids, Turn
 from gagpo.envs.tools import Tool
 
-_MARK = "\u241e"  # stands for a message while the chat template is probed; no template alters it
+_MARK = chat_template.PLACEHOLDER
 _LATER = "\u241f"  # stands for the message after it
 
 
@@ -127,10 +128,7 @@ class Context:
 
         def read(response: Response) -> Turn:
             turn = self.turn(response.ids, cut=not response.stopped)
-            turn.prompt_ids = prompt_ids
-            turn.response_ids = response.ids
-            turn.logprobs = response.logprobs
-            return turn
+            return replace(turn, prompt_ids=prompt_ids, response_ids=response.ids, logprobs=response.logprobs)
 
         return GenerationRequest(prompt_ids, self.stop, None, read)
 

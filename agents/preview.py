@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from gagpo.agents.context import Context
@@ -41,17 +42,19 @@ def preview(env: TextEnv, context: Context, task: str, answer: str | None = None
     over = False
     while not over:
         action, source = _choice(info)
-        text = context.action_format.write(Turn.acting(separate(action))) if answer is None else answer
+        text = context.action_format.write(Turn.of_actions(separate(action))) if answer is None else answer
         response_ids = context.response(text)
+        prompt_ids = context.prompt(turns, observation, info.get("admissible_actions"))
         turn = context.turn(response_ids)
-        turn.observation, turn.response_ids = observation, response_ids
-        turn.prompt_ids = context.prompt(turns, observation, info.get("admissible_actions"))
+        turn = replace(turn, observation=observation, prompt_ids=prompt_ids, response_ids=response_ids)
         yield turn, source if answer is None else "the given answer"
         turns.append(turn)
         for action in [call.action for call in turn.calls] or [turn.action]:
             with _naming(env, task):
                 observation, _, terminated, truncated, info = env.step(action)
-            observation = turn.answer(observation) if turn.calls else observation
+            if turn.calls:
+                turn = turns[-1] = turn.with_answer(observation)
+                observation = turn.answers
             over = terminated or truncated
             if over:
                 break

@@ -6,13 +6,14 @@ import functools
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gagpo.agents import chat_template
 from gagpo.agents.call_formats import CallFormat, call_id, nine_characters
-from gagpo.agents.chat_template import TemplateFailed
+from gagpo.agents.chat_template import PLACEHOLDER, TemplateFailed
 from gagpo.agents.context import Context, GenerationRequest, RejectedRequest
 from gagpo.agents.encoding import Ids
 from gagpo.agents.engines.base import Response
@@ -91,13 +92,13 @@ class ProgramContext(Context):
     def _for_template(self, message: Message) -> Message:
         """A message for the template: a mark in place of an answer, and otherwise data."""
         if "turn" in message:
-            return {"role": "assistant", "content": f"\u241e{self._secret}{message['turn']}\u241e"}
+            return {"role": "assistant", "content": f"{PLACEHOLDER}{self._secret}{message['turn']}{PLACEHOLDER}"}
         role = {"role": message["role"]}
         return role | {key: self._encoder.protect_all(value) for key, value in message.items() if key != "role"}
 
     def _pieces(self, rendered: str) -> list[str]:
         """Text, the number of an answer, text, ..."""
-        return re.split(f"\u241e{self._secret}([0-9]+)\u241e", rendered)
+        return re.split(f"{PLACEHOLDER}{self._secret}([0-9]+){PLACEHOLDER}", rendered)
 
     @functools.cached_property
     def _needs_nine_characters(self) -> bool:
@@ -141,11 +142,7 @@ class ProgramContext(Context):
         listed = [(self.tokenizer.decode([token]), float(logprob)) for token, logprob in tokens]
         completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed, stop)
         turn = Turn.of(self._decode(ids), completion.text, finish == "length")
-        turn.completion = completion.action
-        turn.prompt_ids = prompt_ids
-        turn.response_ids = ids
-        turn.logprobs = logprobs
-        return turn
+        return replace(turn, completion=completion.action, prompt_ids=prompt_ids, response_ids=ids, logprobs=logprobs)
 
     def _cut(self, response: Response, stop: Sequence[str]) -> tuple[Ids, str, str]:
         """The response up to the token that completes a stop string, its text before that string, and the string."""

@@ -208,8 +208,8 @@ class RolloutLoop:
                 self.agent.forget(event.slot)
             if outcome:
                 self.over[event.slot] = outcome
-            elif (turns := self.states[event.slot].episode.turns) and turns[-1].upcoming is not None:
-                self._step(event.slot, turns[-1].upcoming)
+            elif (turns := self.states[event.slot].episode.turns) and turns[-1].pending_action is not None:
+                self._step(event.slot, turns[-1].pending_action)
             else:
                 self.ready.append(event.slot)
 
@@ -233,12 +233,11 @@ class RolloutLoop:
             self._finish(slot, "truncated")
             return
         if not turn.sampled:
-            self._step(slot, turn.completion)
+            self._step(slot, turn.sent_action)
             return
         state = self.states[slot]
-        turn.observation, turn.state = state.observation, state.info.get("state")
-        state.episode.turns.append(turn)
-        self._step(slot, turn.completion or (turn.calls[0].action if turn.calls else turn.action))
+        state.episode.turns.append(turn.with_observation(state.observation, state.info.get("state")))
+        self._step(slot, turn.sent_action)
 
     def _step(self, slot: int, action: str) -> None:
         self.pool.step(slot, action)
@@ -277,10 +276,11 @@ def apply_event(state: EpisodeState, event: Event) -> str | None:
         episode.split = str(event.info.get("split", ""))
         return None
     if episode.turns:  # a program whose first request was rejected has none
-        turn = episode.turns[-1]
-        turn.finish(event.reward, bool(event.info.get("valid", True)))
+        turn = episode.turns[-1].with_result(event.reward, bool(event.info.get("valid", True)))
         if turn.calls:
-            state.observation = turn.answer(event.observation)
+            turn = turn.with_answer(event.observation)
+            state.observation = turn.answers
+        episode.turns[-1] = turn
     if not (event.terminated or event.truncated):
         return None
     episode.success = bool(event.info.get("success", False))

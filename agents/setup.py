@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,8 @@ import gagpo.envs
 from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Sampling
-from gagpo.agents.engines.registry import ENGINES
+from gagpo.agents.engines.options import EngineInputs, EngineOptions
+from gagpo.agents.engines.registry import engine_options
 from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
@@ -48,17 +48,17 @@ def tasks_of(env: gagpo.envs.TextEnv, split: str) -> gagpo.envs.TaskSet:
     return env.tasks(split)
 
 
-def make_engine(name: str, model: torch.nn.Module, tokenizer: Any, **options: Any) -> Engine:
-    """The engine called ``name`` with ``model``'s weights; see :mod:`gagpo.agents.engines.registry` for names.
+def make_engine(options: EngineOptions | str, model: torch.nn.Module, tokenizer: Any, **inputs: Any) -> Engine:
+    """The started engine with ``model``'s weights; the caller closes it.
 
-    options: ``max_length``, ``dtype``, ``memory`` (share of the device) and the engine's own options.
+    options: of the engine, or the name of an engine with default options; see :mod:`gagpo.agents.engines.registry`.
+    inputs: further fields of :class:`gagpo.agents.engines.options.EngineInputs`, such as ``dtype``.
     """
-    factory = ENGINES.find(name)
-    try:
-        inspect.signature(factory).bind(model, tokenizer, **options)
-    except TypeError as error:
-        raise InvalidArgument(f"engine {name}: {error}; remove the option from the engine's settings") from None
-    return factory(model, tokenizer, **options)
+    if isinstance(options, str):
+        options = engine_options(options)
+    engine = options.build(EngineInputs(model, tokenizer, **inputs))
+    engine.start()
+    return engine
 
 
 def make_context(

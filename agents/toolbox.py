@@ -10,7 +10,7 @@ from typing import Any
 
 from gagpo.agents import parsing
 from gagpo.agents.call_formats import FORMATS, CallFormat, call_id, find_format
-from gagpo.agents.chat_template import TemplateFailed
+from gagpo.agents.chat_template import PLACEHOLDER, TemplateFailed
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.data.episodes import Call, Turn
@@ -20,7 +20,7 @@ from gagpo.envs.tools.tool import ACT, find_tool
 MOST_CALLS = 16  # of one response
 Template = Callable[..., str]  # renders messages, with ``tools`` and ``add_generation_prompt``, as one text
 
-_PROBE = ToolCall("probe_tool", {"word": "\u241e"}, "probe0000")
+_PROBE = ToolCall("probe_tool", {"word": PLACEHOLDER}, "probe0000")
 _QUESTION = "\u241f"
 
 
@@ -155,7 +155,7 @@ class ActionFormat:
     def read(self, response: str, cut: bool = False) -> Turn:
         """The turn of ``response``, with the action or the calls found in it."""
         if self.toolbox is not None:
-            return Turn.calling(response, self.toolbox.read(response), cut)
+            return Turn.of_calls(response, self.toolbox.read(response), cut)
         return Turn.of(response, self.prompt.read(response, self.multiline), cut)
 
     def write(self, turn: Turn) -> str:

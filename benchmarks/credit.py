@@ -38,7 +38,7 @@ def batch(turns: int, seed: int = 0, group: int = 8, longest: int = 50, states: 
     tokens_N = rng.integers(1, 2 * tokens, count)
     group_E = np.arange(episodes) // group
     episode_N = np.repeat(np.arange(episodes), lengths_E)
-    return Turns(
+    return Turns.of(
         reward_N=reward_N,
         episode_N=episode_N,
         group_E=group_E,
@@ -82,7 +82,7 @@ def objective_ratios(tokens: int = 1_000_000, repeats: int = 9, device: str = "c
     generator = torch.Generator().manual_seed(0)
     logprob_K = (-torch.rand(count, generator=generator) - 0.1).to(device)
     old_K = (logprob_K + 0.2 * torch.randn(count, generator=generator).to(device)).contiguous()
-    turn_K = torch.arange(columns.turns).repeat_interleave(torch.as_tensor(columns.tokens_N))
+    turn_K = torch.arange(columns.num_turns).repeat_interleave(torch.as_tensor(columns.tokens_N))
     row_K = torch.as_tensor(columns.episode_N)[turn_K]
     layout = Layout.of(turn_K, row_K).to(device)
     advantage_K = torch.as_tensor(advantages(columns, load("gagpo").credit).per_token()).float().to(device)
@@ -147,7 +147,7 @@ def _value(columns: Turns, settings: CreditSettings) -> np.ndarray | None:
 
 def _controls(algorithm: Algorithm, columns: Turns, turn_K: Tensor) -> Controls:
     controllers = Controllers(algorithm.controllers)
-    controllers.observe_batch(columns, [str(group) for group in range(columns.groups)], 1.0)
+    controllers.observe_batch(columns, [str(group) for group in range(columns.num_groups)], 1.0)
     return controllers.controls(torch.as_tensor(columns.group_E[columns.episode_N])[turn_K])
 
 

@@ -26,11 +26,11 @@ import numpy as np
 
 from gagpo.base.child import free_port
 from gagpo.base.interpreter import module_command
+from gagpo.base.rank import REQUIRED, Rank
 from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.data import build_rows
 from gagpo.data.episodes import Episode, Turn
-from gagpo.distributed.environment import ENVIRONMENT
 from gagpo.distributed.ranks import joined
-from gagpo.learning.batch import build_rows
 
 TURNS = 25  # of an episode
 PARAMETERS, FLOPS = 1.54e9, 0.4 * 989e12
@@ -113,12 +113,11 @@ def exchange(turns: int, tokens: int, response: int, ranks: int) -> dict[str, fl
 
 def exchanged(arguments: Sequence[str], ranks: int) -> dict[str, float]:
     """What the first of so many real ranks measured."""
-    place = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    started = []
+    port, started = free_port(), []
     for rank in range(ranks):
-        names = {name: str(value) for name, value in {**place, "RANK": rank, "LOCAL_RANK": rank}.items()}
+        variables = Rank(rank, ranks, rank, ranks).variables("127.0.0.1", port)
         command = module_command("benchmarks.gathering", *arguments)
-        started.append(subprocess.Popen(command, env={**os.environ, **names}, stdout=subprocess.PIPE, text=True))
+        started.append(subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True))
     outputs = [process.communicate(timeout=1800)[0] for process in started]
     if any(process.returncode for process in started):
         raise SystemExit("a rank failed")
@@ -133,7 +132,7 @@ def main() -> None:
     parser.add_argument("--exchange", action="store_true")
     chosen = parser.parse_args()
     sizes = (chosen.turns, chosen.tokens, chosen.response, chosen.ranks)
-    if all(name in os.environ for name in ENVIRONMENT):
+    if all(name in os.environ for name in REQUIRED):
         print(json.dumps(exchange(*sizes)))
         return
     found = measured(*sizes)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from gagpo.data.episodes import Invalid
+from gagpo.data import Invalid, episode_record
 from gagpo.eval.journal import read_journal
 from gagpo.eval.results import EvalResult
 from gagpo.runs.reading import BadResult, Document, read_as, validated
@@ -46,7 +46,7 @@ def _writable(info: dict[str, Any]) -> dict[str, Any]:
 
 
 class CallRecord(Document):
-    """A tool call of a turn; see :class:`gagpo.data.episodes.Call`."""
+    """A tool call of a turn; see :class:`gagpo.data.Call`."""
 
     action: str = ""
     error: str = ""
@@ -54,7 +54,7 @@ class CallRecord(Document):
 
 
 class TurnRecord(Document):
-    """One turn; see :class:`gagpo.data.episodes.Turn`."""
+    """One turn; see :class:`gagpo.data.Turn`."""
 
     observation: str
     response: str
@@ -73,7 +73,7 @@ class TurnRecord(Document):
 
 
 class EpisodeRecord(Document):
-    """One episode; see :class:`gagpo.data.episodes.Episode`.
+    """One episode; see :class:`gagpo.data.Episode`.
 
     length: number of turns; they are missing in an evaluation's result.
     """
@@ -134,7 +134,7 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
     """
     kind = format_of(path)
     if kind == "journal":
-        return [validated(EpisodeRecord, one.record(), str(path)) for one in read_journal(path)[1]], []
+        return [validated(EpisodeRecord, episode_record(one), str(path)) for one in read_journal(path)[1]], []
     if kind == "evaluation":
         return _tries(EvalResult.load(path), str(path)), []
     episodes: list[EpisodeRecord] = []

@@ -122,7 +122,7 @@ class Player:
     kwargs: Mapping[str, object]
     lockstep: bool = True
     concurrency: int = 256
-    session: Callable[[Journal | None, int], AbstractContextManager[None]] = lambda journal, episodes: nullcontext()
+    session: Callable[[Journal | None, int], AbstractContextManager[object]] = lambda journal, episodes: nullcontext()
 
 
 @dataclass(frozen=True)

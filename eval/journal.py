@@ -23,7 +23,7 @@ from pydantic import FiniteFloat
 
 from gagpo.base.durable import naming
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode, episode_from_record, episode_record
 from gagpo.runs.reading import parse, validated
 
 FORMAT = "gagpo journal 2"
@@ -76,7 +76,7 @@ class Journal:
         place = (episode.task, episode.sample)
         with self._lock:
             if place not in self.episodes:
-                self._write({"episode": episode.record()})
+                self._write({"episode": episode_record(episode)})
                 self.episodes[place] = episode
 
     def note_spent(self, amounts: Mapping[str, float]) -> None:
@@ -155,7 +155,7 @@ def _episodes(path: Path) -> Iterator[Episode]:
 
 def _episode(record: dict[str, Any], place: str) -> Episode:
     try:
-        return Episode.from_record(record)
+        return episode_from_record(record)
     except InvalidArgument as error:
         raise JournalError(f"{place}: not an episode ({error}); move it away") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,10 @@ from gagpo.agents.agent import ExpertAgent, LanguageAgent, RandomAgent
 from gagpo.agents.api.agent import ApiAgent, ChatSettings
 from gagpo.agents.api.answer import Usage
 from gagpo.agents.api.client import ApiClient, ApiError
-from gagpo.agents.api.settings import ApiSettings
+from gagpo.agents.api.settings import PREFIX, ApiSettings
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.setup import language_agent, make_engine, make_env
+from gagpo.base.defaults import MAX_TOKENS
 from gagpo.base.errors import InvalidArgument, is_termination
 from gagpo.envs.arguments import require_arguments
 from gagpo.envs.pool.wire import describe
@@ -25,8 +26,6 @@ from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import ChosenPanel, EvaluationOutcome, Player
 from gagpo.eval.journal import Journal, weights_identity
 from gagpo.eval.request import (
-    MAX_TOKENS,
-    PREFIX,
     WEIGHTLESS,
     EvaluationRequest,
     is_run_folder,
@@ -157,7 +156,14 @@ def _player(panel: ChosenPanel, run: RunSettings | None, which: str | None, like
     name = f"{request.model}@{commit[:12]}" if commit else request.model
     identity = weights_identity(Path(folder)) if Path(folder).is_dir() else commit or ""
     agent = _language_agent(folder, commit, panel, run, like)
-    return Player(agent, name, {"weights": identity}, request.sampling_temperature, kwargs)
+    return Player(
+        agent,
+        name,
+        {"weights": identity},
+        request.sampling_temperature,
+        kwargs,
+        session=lambda journal, episodes: closing(agent.engine),
+    )
 
 
 def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | None) -> str:
@@ -173,7 +179,7 @@ def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | No
     if is_starter(request.model):
         return folder_of(request.model)
     path, _ = named(Path(request.model))
-    return str(keeping.chosen(path, which, run.training).model)
+    return str(keeping.find_checkpoint(path, which, run.training).model)
 
 
 def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> None:
@@ -202,7 +208,7 @@ def _language_agent(
     device = _device(request, run)
     model = load_model(folder, sampler.dtype, device, trust_remote_code=trust, revision=commit)
     tokenizer = load_tokenizer(folder, commit, trust_remote_code=trust)
-    engine = make_engine(sampler.name, model, tokenizer, **sampler.arguments())
+    engine = make_engine(sampler.options, model, tokenizer, dtype=sampler.dtype, memory=sampler.memory)
     sampling = Sampling(request.sampling_temperature, request.max_tokens or MAX_TOKENS)
     return language_agent(engine, panel.env, sampling, **dict(request.context))
 

@@ -10,13 +10,13 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
-from gagpo.agents.api.settings import ApiSettings
+from gagpo.agents.api.settings import PREFIX, ApiSettings
+from gagpo.base.defaults import MAX_TOKENS
 from gagpo.base.errors import InvalidArgument
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import ContextSettings, RunSettings, SettingsError, load_stored
 
-PREFIX = "openai:"  # marks a model behind a server
-TEMPERATURE, MAX_TOKENS = 0.4, 512
+TEMPERATURE = 0.4
 WEIGHTLESS = ("random", "expert")
 
 AtLeastOne = Annotated[int, Field(ge=1)]

@@ -15,7 +15,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.eval.results import EvalResult
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult, read_text
-from gagpo.runs.register import Display, environments_of, shown_in
+from gagpo.runs.register import Display, environments_of, metrics_in
 
 LABEL = re.compile(r"(?:(before|after|average)|iteration-(\d{1,9}))-(.+)", re.DOTALL)
 SEED = re.compile(r"[-_.](?:seed|s)[-_]?\d+$")
@@ -104,7 +104,7 @@ class Run:
 
     def seconds(self) -> dict[str, float]:
         """Seconds spent in each part of the iterations, by its caption; empty if they were not logged."""
-        spent = {part.caption: math.fsum(self.series(part.name)[1]) for part in shown_in(Display.TIME)}
+        spent = {part.caption: math.fsum(self.series(part.name)[1]) for part in metrics_in(Display.TIME)}
         return spent if any(spent.values()) else {}
 
     def at(self, iteration: int, x: str) -> float | None:

@@ -49,17 +49,29 @@ def offer(tmp_path, monkeypatch):
 
 OUTSIDE = '''
 import numpy as np
+from pydantic import Field
 from gagpo.agents.engines.base import Response
+from gagpo.agents.engines.options import EngineOptions
+
+class ConstantOptions(EngineOptions):
+    """Options of an engine that repeats one token."""
+
+    token: int = Field(5, ge=0)
+
+    def build(self, inputs):
+        return Constant(inputs.tokenizer, self.token)
 
 class Constant:
-    """Always says the same token, with the log-probability that it is told."""
+    """Always says the same token, with log-probability -1."""
 
     shares_weights = False
     dtype = "float32"
 
-    def __init__(self, model, tokenizer, max_length=None, *, dtype=None, token=5):
+    def __init__(self, tokenizer, token):
         self.tokenizer, self.max_length, self.token = tokenizer, 128, token
         self.loaded, self.under_way = [], []
+
+    def start(self): pass
 
     def generate(self, requests, sampling):
         ids = np.full(1, self.token, np.int32)

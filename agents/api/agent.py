@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
@@ -19,6 +19,7 @@ from gagpo.agents.call_formats import FORMATS, call_text
 from gagpo.agents.parsing import without_thoughts
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import Toolbox, answer_messages
+from gagpo.base.defaults import MAX_TOKENS
 from gagpo.data.episodes import Turn
 from gagpo.envs.tools import Tool
 
@@ -39,7 +40,7 @@ class ChatSettings:
     history: int | str = "full"
     admissible: bool = False
     temperature: float = 0.4
-    max_tokens: int = 512
+    max_tokens: int = MAX_TOKENS
     multiline: bool = False
 
 
@@ -106,8 +107,7 @@ class ApiAgent:
                     sent = self._sent_text(state, conversation)
                     try:
                         turn = self._turn(state, conversation, future.result())
-                        turn.sent = sent
-                        found.append((state.slot, turn))
+                        found.append((state.slot, replace(turn, sent=sent)))
                     except ContextFull:
                         found.append((state.slot, None))
                     except Exception as error:
@@ -168,13 +168,13 @@ class ApiAgent:
         if self.toolbox is None:
             return Turn.of(_whole(answer), self._action(answer), answer.cut)
         if not answer.calls:
-            return Turn.calling(_whole(answer), self.toolbox.read(answer.text), answer.cut)
+            return Turn.of_calls(_whole(answer), self.toolbox.read(answer.text), answer.cut)
         texts = [call_text(call.function.name, call.function.arguments, call.id) for call in answer.calls]
         calls = self.toolbox.read_calls(texts)
         tool_calls = [call.model_dump() | {"type": "function"} for call in answer.calls]
         conversation[-1]["tool_calls"] = tool_calls[: len(calls)]  # those that get an answer
         whole = "\n".join([_whole(answer), *(f"<tool_call>\n{text}\n</tool_call>" for text in texts)]).strip()
-        return Turn.calling(whole, calls, answer.cut)
+        return Turn.of_calls(whole, calls, answer.cut)
 
     def _action(self, answer: Answer) -> str | None:
         """The action of an answer; servers leave out the stop string that ended it, which may close a tag."""

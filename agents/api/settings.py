@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 OPENAI = "https://api.openai.com/v1"
 
+PREFIX = "openai:"
+"""Marks the name of a model behind a server, as in ``openai:MODEL``."""
+
 
 @dataclass(frozen=True)
 class ApiSettings:
@@ -40,7 +43,7 @@ class ApiSettings:
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise InvalidArgument("name the model, as in openai:MODEL")
+            raise InvalidArgument(f"name the model, as in {PREFIX}MODEL")
         if self.attempts < 1 or self.timeout <= 0:
             raise InvalidArgument("attempts and timeout must be positive")
         for name, value in vars(self).items():

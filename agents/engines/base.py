@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from gagpo.agents import chat_template
+from gagpo.base.defaults import MAX_TOKENS
 from gagpo.base.errors import InvalidArgument
 from gagpo.model.dtypes import name_of, require_known
 from gagpo.model.shape import config_of
 
-if TYPE_CHECKING:  # agents behind a server need neither
+if TYPE_CHECKING:  # an agent behind a chat server imports neither
     import torch
     from transformers import PreTrainedConfig
 
@@ -26,11 +28,11 @@ class Sampling:
     """How tokens are sampled.
 
     temperature: >= 0; 0 takes the most probable token. Log-probabilities are those of the tempered distribution.
-    max_tokens: most tokens of one response.
+    max_tokens: maximum tokens of one response.
     """
 
     temperature: float = 1.0
-    max_tokens: int = 512
+    max_tokens: int = MAX_TOKENS
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -43,7 +45,7 @@ class Sampling:
         return self.temperature if request.temperature is None else request.temperature
 
     def limit(self, request: Request) -> int:
-        """Most tokens of the response to ``request``."""
+        """Maximum tokens of the response to ``request``."""
         return self.max_tokens if request.max_tokens is None else request.max_tokens
 
 
@@ -88,7 +90,7 @@ class Engine(Protocol):
     """Samples responses to prompts: in this process, in another, or on another machine.
 
     tokenizer: transformers' tokenizer of the model.
-    max_length: most tokens of a prompt and its response.
+    max_length: maximum tokens of a prompt and its response.
     dtype: what is sampled in, by name.
     shares_weights: whether it samples from the trainer's own module in the trainer's precision, so that
         log-probabilities are those of the trainer's forward pass.
@@ -99,6 +101,12 @@ class Engine(Protocol):
     dtype: str
     shares_weights: bool
 
+    def start(self) -> None:
+        """Start the processes and threads of the engine, if it has any; a second call does nothing.
+
+        Nothing is sampled before. With several ranks all call it together.
+        """
+
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Response]:
         """One response per request, in order. A prompt must leave room for ``max_tokens`` within ``max_length``."""
 
@@ -108,7 +116,7 @@ class Engine(Protocol):
     def collect(self, timeout: float | None = None) -> list[Finished]:
         """Wait for at least one finished response; ``[]`` if none is under way.
 
-        timeout: most seconds to work or wait, None for no limit. With 0 an engine in this process advances its
+        timeout: maximum seconds to work or wait, None for no limit. With 0 an engine in this process advances its
             responses by one token.
         """
 
@@ -125,10 +133,20 @@ class Engine(Protocol):
         """Free the memory of caches and of weights that are not the trainer's; nothing may be under way."""
 
     def wake(self) -> None:
-        """Allocate the memory again; an engine with its own weights rejects requests until :meth:`load_weights`."""
+        """Allocate the memory again; an engine with separate weights rejects requests until :meth:`load_weights`."""
 
     def close(self) -> None:
         """End everything that runs for the engine; may be called twice."""
+
+
+@contextmanager
+def running(engine: Engine) -> Iterator[Engine]:
+    """Start ``engine``, and close it at the end of the context."""
+    try:
+        engine.start()
+        yield engine
+    finally:
+        engine.close()
 
 
 def require_stop(engine: Engine, stop: Sequence[str]) -> None:
@@ -153,13 +171,18 @@ class ModelEngine(Engine):
 
     def __init__(self, model: torch.nn.Module, tokenizer: Any, max_length: int | None, dtype: str | None):
         weight = next(model.parameters())
-        self.model, self.tokenizer, self.device = model, tokenizer, weight.device
+        self.model = model
+        self.tokenizer = tokenizer
+        self.device = weight.device
         self.dtype = dtype or name_of(weight.dtype)
         if dtype:
             require_known(dtype)
         self.max_length = context_limit(config_of(model), max_length)
         self.stops = stop_tokens(tokenizer, model)
         self._ready = True  # false from sleep until the weights are back
+
+    def start(self) -> None:
+        """Do nothing: an engine in this process has nothing to start."""
 
     @property
     @abstractmethod
@@ -170,10 +193,10 @@ class ModelEngine(Engine):
         """One response per request, in order; nothing else may be under way."""
         self._require_idle()
         self.submit(requests, sampling)
-        found: dict[int, Response] = {}
+        responses: dict[int, Response] = {}
         while finished := self.collect():
-            found |= {id(request): response for request, response in finished}
-        return [found[id(request)] for request in requests]
+            responses |= {id(request): response for request, response in finished}
+        return [responses[id(request)] for request in requests]
 
     def _require_idle(self) -> None:
         if self.under_way:
@@ -189,35 +212,32 @@ class ModelEngine(Engine):
             )
 
 
-def context_limit(config: PreTrainedConfig, wanted: int | None = None) -> int:
-    """Most tokens of a row, at most ``wanted``, and below where scaled positions depend on the row's length."""
+def context_limit(config: PreTrainedConfig, max_length: int | None = None) -> int:
+    """Maximum tokens of a row, at most ``max_length``, and below where scaled positions depend on the row's length."""
     text = config.get_text_config()
     limit = int(getattr(text, "max_position_embeddings", None) or 4096)
     rope = getattr(text, "rope_parameters", None) or {}
-    parts = [rope, *rope.values()] if isinstance(rope, dict) else []  # one for all layers, or one per kind of layer
-    for part in parts:
-        if isinstance(part, dict) and part.get("rope_type") in ("longrope", "dynamic"):
-            original = part.get("original_max_position_embeddings")
+    kinds = [rope, *rope.values()] if isinstance(rope, dict) else []  # one for all layers, or one per kind of layer
+    for kind in kinds:
+        if isinstance(kind, dict) and kind.get("rope_type") in ("longrope", "dynamic"):
+            original = kind.get("original_max_position_embeddings")
             original = original or getattr(text, "original_max_position_embeddings", None)
             limit = min(limit, int(original or limit))
-    return min(wanted or limit, limit)
+    return min(max_length or limit, limit)
 
 
 def stop_tokens(tokenizer: Any, model: torch.nn.Module | None = None) -> list[int]:
     """The tokens that end a response: the tokenizer's end token, the generation config's and the chat template's."""
     stops = {tokenizer.eos_token_id, turn_end(tokenizer)}
-    configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    stops.update(configured if isinstance(configured, list) else [configured])
+    generation_stops = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    stops.update(generation_stops if isinstance(generation_stops, list) else [generation_stops])
     return sorted(stop for stop in stops if stop is not None)
 
 
 def end_of_response(tokenizer: Any) -> int:
     """The token that ends a demonstrated response: the one of the chat template, else the tokenizer's end token."""
-    ended = turn_end(tokenizer)
-    return int(tokenizer.eos_token_id if ended is None else ended)
-
-
-_PROBE = "\u241e"  # stands for an assistant's message; no template alters it
+    token = turn_end(tokenizer)
+    return int(tokenizer.eos_token_id if token is None else token)
 
 
 def turn_end(tokenizer: Any) -> int | None:
@@ -228,10 +248,10 @@ def turn_end(tokenizer: Any) -> int | None:
     added: dict[str, int] = tokenizer.get_added_vocab()
     if "<|channel|>" in added or not getattr(tokenizer, "chat_template", None):
         return None
-    chat = [("user", "?"), ("assistant", _PROBE), ("user", "?")]
+    chat = [("user", "?"), ("assistant", chat_template.PLACEHOLDER), ("user", "?")]
     messages = [{"role": role, "content": content} for role, content in chat]
     rendered = chat_template.render(tokenizer, messages)
-    after = rendered.partition(_PROBE)[2].lstrip()
+    after = rendered.partition(chat_template.PLACEHOLDER)[2].lstrip()
     names = [name for name in added if name.strip() and after.startswith(name)]
     return added[max(names, key=len)] if names else None
 

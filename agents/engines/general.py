@@ -29,11 +29,11 @@ def transformers_engine(
     max_length: int | None = None,
     *,
     dtype: str | None = None,
-    own: bool = False,
+    own_weights: bool = False,
 ) -> TransformersEngine:
     """The transformers engine for this model; arguments as of :class:`TransformersEngine`."""
-    kind = TransformersEngine if is_flat(model) else GeneralEngine
-    return kind(model, tokenizer, max_length, dtype=dtype, own=own)
+    engine_class = TransformersEngine if is_flat(model) else GeneralEngine
+    return engine_class(model, tokenizer, max_length, dtype=dtype, own_weights=own_weights)
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _Group:
 class GeneralEngine(TransformersEngine):
     """Samples with the model's own forward pass. Sessions keep no cache: every prompt is read whole."""
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         self._groups: list[_Group] = []
         self._incremental: bool | None = None
 
@@ -57,7 +57,7 @@ class GeneralEngine(TransformersEngine):
         self._new = [row for row in self._new if row.request.session != session]
         self._rows = [row for row in self._rows if row.request.session != session]
 
-    def _keep(self, row: DecodingRow) -> None:
+    def _cache_row(self, row: DecodingRow) -> None:
         """Do nothing: no cache is kept after a response."""
 
     def _read(self, rows: Sequence[DecodingRow]) -> torch.Tensor:
@@ -65,10 +65,10 @@ class GeneralEngine(TransformersEngine):
         for row in rows:
             by_length.setdefault(len(row.request.prompt_ids), []).append(row)
         logits: dict[int, torch.Tensor] = {}
-        for length, alike in by_length.items():
-            most = max(1, PREFILL_TOKENS // length)
-            for begin in range(0, len(alike), most):
-                chunk = alike[begin : begin + most]
+        for length, same_length in by_length.items():
+            chunk_rows = max(1, PREFILL_TOKENS // length)
+            for begin in range(0, len(same_length), chunk_rows):
+                chunk = same_length[begin : begin + chunk_rows]
                 ids_BL = self._tensor(np.stack([row.request.prompt_ids for row in chunk]))
                 group = _Group(chunk, ids_BL[:, :0])
                 self._groups.append(group)
@@ -97,7 +97,9 @@ class GeneralEngine(TransformersEngine):
 
     def _step_state(self, state: dict[str, object], new_BL: torch.Tensor) -> torch.Tensor:
         out = self.model(input_ids=new_BL, use_cache=True, **state)
-        state |= {name: held for name in CACHES if (held := getattr(out, name, None)) is not None}
+        for name in CACHES:
+            if getattr(out, name, None) is not None:
+                state[name] = getattr(out, name)
         if not state:
             raise ModelError(f"{type(self.model).__name__} returns no cache; sample with engine=vllm")
         logits_BLV: torch.Tensor = out.logits.float()

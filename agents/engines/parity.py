@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gagpo.agents.engines.base import Request, Response, Sampling
+from gagpo.model.dtypes import name_of
 from gagpo.model.flat.attention import forward
 from gagpo.model.flat.packed import PackedRows
 from gagpo.model.loading import ModelError, untrained
@@ -23,10 +24,13 @@ from gagpo.model.shape import config_of
 from gagpo.model.weights import NamedTensor, copy_tensors
 
 TOLERANCE = 1e-3  # of a log-probability, in float32
-NOISE, RISE = 2e-3, 4.0  # KL of rounding alone; factor by which a later copy's may exceed the first one's
-PROMPTS, EXACT_TOKENS, ROUNDED_TOKENS = 8, 4, 16  # compared prompts, and tokens of a response by precision
+NOISE = 2e-3  # KL of rounding alone
+RISE = 4.0  # factor by which the KL of a later copy may exceed that of the first copy
+PROMPTS = 8  # compared
+EXACT_TOKENS = 4  # of a response in float32, where every token must agree
+ROUNDED_TOKENS = 16  # of a response in half precision, where a mean is compared
 TEMPERATURE = 0.8  # not 1, to detect a copy that reports log-probabilities without temperature
-LONGEST = 2048  # tokens of a prompt that are read for the comparison
+MAX_PROMPT = 2048  # tokens of a prompt that are read for the comparison
 
 
 @dataclass(frozen=True)
@@ -62,57 +66,63 @@ class ParityCheck:
 
     dtype: of the copies, by name.
     max_length: longest row.
-    read: returns the logits of a sharded policy in place of ``model``, whose weights are then not used. All ranks call
-        it once in an update.
+    reader: returns the logits of a sharded policy in place of ``model``, whose weights are then not used. All ranks
+        call it once in an update.
     """
 
-    def __init__(self, model: torch.nn.Module, dtype: str, max_length: int, read: PolicyReader | None = None):
-        self.model, self.read = model, read
+    def __init__(self, model: torch.nn.Module, dtype: str, max_length: int, reader: PolicyReader | None = None):
+        self.model = model
+        self.reader = reader
         self.dtype = dtype
-        own = next(model.parameters())
-        self._device = read.device if read else own.device
-        self.exact = dtype == "float32" and (read.precision == "float32" if read else own.dtype == torch.float32)
+        weight = next(model.parameters())
+        self._device = reader.device if reader else weight.device
+        trainer_dtype = reader.precision if reader else name_of(weight.dtype)
+        self.exact = dtype == trainer_dtype == "float32"
         self.sampling = Sampling(TEMPERATURE, EXACT_TOKENS if self.exact else ROUNDED_TOKENS)
-        self._longest = max_length - self.sampling.max_tokens
+        self._max_prompt = max_length - self.sampling.max_tokens
         self._recent: list[np.ndarray] = []
-        self._other: torch.nn.Module | None = None
+        self._snapshot: torch.nn.Module | None = None
         self._first_kl: float | None = None
 
     def against(self, tensors: Iterable[NamedTensor]) -> Iterable[NamedTensor]:
         """Compare the next copy with these tensors, which it is about to get; returns the same tensors.
 
-        A model that is trained here holds them, unless they are a list that was copied while training goes on: a second
-        model takes those. A model that is not trained is filled with them as they pass.
+        A model that is trained here has them already. If they are a list, they were copied because training goes on
+        meanwhile (``rollout.ahead``), and a second model takes them. A model that is not trained is filled with them as
+        they pass.
         """
-        if self.read is not None:
+        if self.reader is not None:
             return tensors
         parameters = list(self.model.parameters())
         if not any(parameter.requires_grad for parameter in parameters):
             return self._fill(tensors)
-        own = {parameter.data_ptr() for parameter in parameters}
-        if not isinstance(tensors, list) or all(tensor.data_ptr() in own for _, tensor in tensors):
-            self._other = None
+        addresses = {parameter.data_ptr() for parameter in parameters}
+        if not isinstance(tensors, list) or all(tensor.data_ptr() in addresses for _, tensor in tensors):
+            self._snapshot = None
         else:
-            self._other = self._other or like(self.model)
-            copy_tensors(self._other, tensors)
+            self._snapshot = self._snapshot or like(self.model)
+            copy_tensors(self._snapshot, tensors)
         return tensors
 
     def _fill(self, tensors: Iterable[NamedTensor]) -> Iterator[NamedTensor]:
-        own = dict(self.model.named_parameters(remove_duplicate=False))
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
         for name, tensor in tensors:  # copy before handing the tensor on, which may free it
-            if name in own and own[name].shape == tensor.shape and own[name].data_ptr() != tensor.data_ptr():
-                own[name].data.copy_(tensor)
+            parameter = parameters.get(name)
+            fits = parameter is not None and parameter.shape == tensor.shape
+            if parameter is not None and fits and parameter.data_ptr() != tensor.data_ptr():
+                parameter.data.copy_(tensor)
             yield name, tensor
 
     def remember(self, requests: Sequence[Request]) -> None:
         """Use some of these prompts for the next check."""
-        asked = [request.prompt_ids for request in requests[:PROMPTS] if request.session >= 0]
-        self._recent = asked or self._recent
+        prompts = [request.prompt_ids for request in requests[:PROMPTS] if request.session >= 0]
+        self._recent = prompts or self._recent
 
-    def questions(self) -> list[Request]:
+    def prompts(self) -> list[Request]:
         """The prompts for a copy; their sessions are negative."""
         prompts = self._recent or [np.arange(8, dtype=np.int32)]
-        return [Request(-1 - place, ids[: min(self._longest, LONGEST)], place) for place, ids in enumerate(prompts)]
+        max_prompt = min(self._max_prompt, MAX_PROMPT)
+        return [Request(-1 - number, ids[:max_prompt], number) for number, ids in enumerate(prompts)]
 
     @torch.no_grad()
     def gaps(self, requests: Sequence[Request], copies: Sequence[Sequence[Response]]) -> list[LogprobGap]:
@@ -130,33 +140,33 @@ class ParityCheck:
         keep = np.concatenate([np.arange(start + prompt - 1, start + length) for start, prompt, length in spans])
         targets = np.concatenate([row[prompt:] for row, prompt in zip(rows, prompts, strict=True)])
         ids = torch.as_tensor(np.concatenate([row[:-1] for row in rows]), dtype=torch.long, device=device)
-        model = self.model if self._other is None else self._other
-        what = (ids, PackedRows(lengths, device), torch.as_tensor(keep, device=device))
-        logits = (self.read(*what) if self.read else forward(model, *what)).float()
+        model = self.model if self._snapshot is None else self._snapshot
+        inputs = (ids, PackedRows(lengths, device), torch.as_tensor(keep, device=device))
+        logits = (self.reader(*inputs) if self.reader else forward(model, *inputs)).float()
         logprobs = (logits / self.sampling.temperature).log_softmax(-1)
-        chosen = torch.as_tensor(targets, dtype=torch.long, device=device)[:, None]
+        target_K1 = torch.as_tensor(targets, dtype=torch.long, device=device)[:, None]
         counts = [sum(len(response.ids) for response in responses) for responses in copies]
-        own = np.split(logprobs.gather(-1, chosen)[:, 0].cpu().numpy(), np.cumsum(counts)[:-1])
+        trainer_logprobs = np.split(logprobs.gather(-1, target_K1)[:, 0].cpu().numpy(), np.cumsum(counts)[:-1])
         return [
-            _gap(mine - np.concatenate([response.logprobs for response in responses]))
-            for mine, responses in zip(own, copies, strict=True)
+            _gap(expected - np.concatenate([response.logprobs for response in responses]))
+            for expected, responses in zip(trainer_logprobs, copies, strict=True)
         ]
 
-    def judge(self, gap: LogprobGap, who: str) -> None:
-        """Raise ModelError, naming ``who``, if the copy is not the model."""
+    def judge(self, gap: LogprobGap, server: str) -> None:
+        """Raise ModelError, naming ``server``, if the copy is not the model."""
         name = type(self.model).__name__
         if self.exact:
             if not gap.error <= TOLERANCE:
                 raise ModelError(
-                    f"{who}: log-probabilities are {gap.error:.2g} away from those of {name}: it does not reproduce "
+                    f"{server}: log-probabilities are {gap.error:.2g} away from those of {name}: it does not reproduce "
                     "this model; use engine: transformers"
                 )
             return
         limit = 10 * NOISE if self._first_kl is None else max(NOISE, RISE * self._first_kl)
         if not gap.kl <= limit:
             raise ModelError(
-                f"{who} in {self.dtype} is a KL of {gap.kl:.2g} away from {name}, where rounding explains {limit:.2g}: "
-                "it did not take the new weights; use engine: transformers"
+                f"{server} in {self.dtype} is a KL of {gap.kl:.2g} away from {name}, where rounding explains "
+                f"{limit:.2g}: it did not load the new weights; use engine: transformers"
             )
         self._first_kl = gap.kl if self._first_kl is None else self._first_kl
 

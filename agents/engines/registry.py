@@ -1,24 +1,70 @@
 """Engines by name; :mod:`gagpo.base.registry` explains how a package or a file adds one.
 
-An entry is a callable ``factory(model, tokenizer, max_length=None, **options)`` that returns an
-:class:`gagpo.agents.engines.base.Engine`.
+An entry is a class derived from :class:`gagpo.agents.engines.options.EngineOptions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field, ValidationError, model_serializer
 
 from gagpo.agents.engines.base import Engine
+from gagpo.agents.engines.options import EngineInputs, EngineOptions
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import explain
 from gagpo.base.registry import Registry
 
-SERVERS = ("vllm",)
-"""Engines that sample in other processes, with weights of their own."""
 
-ENGINES: Registry[Callable[..., Engine]] = Registry(
+def _require_options(entry: Any, what: str) -> None:
+    """Raise InvalidArgument unless a registered object is a class of options."""
+    if not isinstance(entry, type) or not issubclass(entry, EngineOptions):
+        raise InvalidArgument(
+            f"{what} is not a class of options: derive one from {EngineOptions.__module__}.EngineOptions, with a "
+            "method build(inputs) that returns the engine"
+        )
+
+
+ENGINES: Registry[type[EngineOptions]] = Registry(
     "engine",
     "gagpo.engines",
     {
-        "transformers": "gagpo.agents.engines.general:transformers_engine",
-        "vllm": "gagpo.agents.engines.remote.engine:VLLMServerEngine",
+        "transformers": "gagpo.agents.engines.transformers_options:TransformersOptions",
+        "vllm": "gagpo.agents.engines.remote.options:VLLMOptions",
     },
+    _require_options,
 )
+
+
+def engine_options(name: str, values: Mapping[str, Any] | None = None) -> EngineOptions:
+    """The options of the engine called ``name``. Raises: InvalidArgument naming wrong options and the nearest ones."""
+    options_class = ENGINES.find(name)
+    try:
+        return options_class.model_validate(dict(values or {}))
+    except ValidationError as error:
+        fields = options_class.model_fields
+        if not fields:
+            unknown = sorted(map(str, values or {}))
+            raise InvalidArgument(f"engine {name} has no options: remove {', '.join(unknown)}") from None
+        raise InvalidArgument(explain(error, fields, f"engine {name}")) from None
+
+
+class StoredOptions(EngineOptions):
+    """The options of a stored run whose engine is code of others, which reading a run must not import.
+
+    They are validated when the engine is built.
+    """
+
+    takes_memory: ClassVar[bool] = True  # unknown until the engine is imported
+
+    engine: str = Field(description="name of the engine")
+    values: dict[str, Any] = Field({}, description="the options")
+
+    @model_serializer
+    def _written(self) -> dict[str, Any]:
+        return self.values
+
+    def build(self, inputs: EngineInputs) -> Engine:
+        """Import the engine's module and build the engine."""
+        return engine_options(self.engine, self.values).build(inputs)

@@ -21,24 +21,25 @@ from gagpo.model.flat.slots import SlotCache
 from gagpo.model.spans import span
 from gagpo.model.weights import NamedTensor, copy_tensors
 
-PREFILL_TOKENS = 8192  # most padded prompt tokens of one forward pass
+PREFILL_TOKENS = 8192  # maximum padded prompt tokens of one forward pass; more would not fill a GPU better
 READING = 4  # decoding steps that take as long as reading prompts, where steps are recorded
 
 
 class DecodingRow:
     """A response under way: ``count`` tokens are sampled, all but the last of them read."""
 
-    __slots__ = ("count", "ids", "logprobs", "most", "request", "tail", "temperature", "uniform")
+    __slots__ = ("count", "ids", "logprobs", "max_tokens", "request", "stop_tokens", "temperature", "uniform")
 
     def __init__(self, request: Request, sampling: Sampling):
         self.request = request
-        self.most = sampling.limit(request)
+        self.max_tokens = sampling.limit(request)
         self.temperature = sampling.temperature_of(request)
-        self.uniform = np.random.Generator(np.random.Philox(request.seed)).random(self.most)
-        self.ids = np.zeros(self.most, np.int32)
-        self.logprobs = np.zeros(self.most, np.float32)
+        self.uniform = np.random.Generator(np.random.Philox(request.seed)).random(self.max_tokens)
+        self.ids = np.zeros(self.max_tokens, np.int32)
+        self.logprobs = np.zeros(self.max_tokens, np.float32)
         self.count = 0
-        self.tail = max((len(one.encode()) for one in request.stop), default=0) + 1  # tokens that may spell a string
+        # The last tokens that can spell a stop string: a token has at least one byte, and one more may begin before it.
+        self.stop_tokens = max((len(text.encode()) for text in request.stop), default=0) + 1
 
     @property
     def read(self) -> int:
@@ -58,7 +59,7 @@ class TransformersEngine(ModelEngine):
     wait have lost as many tokens as reading costs.
 
     dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model if None.
-    own: always sample from a copy, so that the model can be trained meanwhile.
+    own_weights: always sample from a copy, so that the model can be trained meanwhile.
     """
 
     takes_stop = True
@@ -70,24 +71,24 @@ class TransformersEngine(ModelEngine):
         max_length: int | None = None,
         *,
         dtype: str | None = None,
-        own: bool = False,
+        own_weights: bool = False,
     ):
         super().__init__(model, tokenizer, max_length, dtype)
         weight = next(model.parameters())
-        wanted = dtype_of(dtype) if dtype else weight.dtype
-        self.shares_weights = wanted == weight.dtype and not own
+        sampling_dtype = dtype_of(dtype) if dtype else weight.dtype
+        self.shares_weights = sampling_dtype == weight.dtype and not own_weights
         if not self.shares_weights:
-            self.model = merge(copy.deepcopy(model)).to(wanted).requires_grad_(False)
+            self.model = merge(copy.deepcopy(model)).to(sampling_dtype).requires_grad_(False)
         self._recorded = weight.is_cuda and is_flat(model)  # whether decoding steps are
         self._steps = RecordedSteps(self.model)
         self._new: list[DecodingRow] = []  # submitted, not read yet
-        self._lost = 0  # tokens that they could have decoded
+        self._tokens_waited = 0  # that the new rows could have decoded since they were submitted
         self._rows: list[DecodingRow] = []  # being decoded
         self._finished: list[Finished] = []
-        self._asleep: dict[torch.UntypedStorage, int] = {}  # of the engine's own weights: their bytes
-        self._forget()
+        self._freed: dict[torch.UntypedStorage, int] = {}  # storages of weights freed by sleep, and their bytes
+        self._clear_caches()
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         """Drop what the sessions have read, with the memory that held it."""
         self._cache = SlotCache.of(self.model)
         self._steps.clear()
@@ -98,29 +99,30 @@ class TransformersEngine(ModelEngine):
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Take new weights; a shared module has them already, so only the caches are dropped."""
         self._require_idle()
-        if self._asleep:
+        if self._freed:
             raise InvalidArgument("the engine is asleep: wake it before it takes weights")
         copy_tensors(self.model, tensors)
         self._ready = True
-        self._forget()
+        self._clear_caches()
 
     def sleep(self) -> None:
         """Free the cache, and the weights if they are the engine's own copy."""
         self._require_idle()
-        self._forget()
+        self._clear_caches()
         self._ready = False
-        if self.shares_weights or self._asleep:
+        if self.shares_weights or self._freed:
             return
+        # Resizing the storages frees memory but keeps the tensors, to which recorded steps and the model refer.
         storages = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in self.model.parameters()}
-        self._asleep = {storage: storage.nbytes() for storage in storages.values()}
-        for storage in self._asleep:
+        self._freed = {storage: storage.nbytes() for storage in storages.values()}
+        for storage in self._freed:
             storage.resize_(0)
 
     def wake(self) -> None:
         """Allocate the weights again, for :meth:`load_weights` to fill."""
-        for storage, size in self._asleep.items():
+        for storage, size in self._freed.items():
             storage.resize_(size)
-        self._asleep = {}
+        self._freed = {}
         self._ready = self._ready or self.shares_weights
 
     def close(self) -> None:
@@ -131,7 +133,7 @@ class TransformersEngine(ModelEngine):
     def _abandon(self) -> None:
         """Drop what is under way and all caches, which may be inconsistent after an interruption."""
         self._new, self._rows = [], []
-        self._forget()
+        self._clear_caches()
 
     @property
     def under_way(self) -> int:
@@ -172,7 +174,8 @@ class TransformersEngine(ModelEngine):
                 under_way = [row.read for row in self._rows if row.request.session == last_session]
                 self._cache.share(len(self._session), [slot], max([len(last_cached), *under_way]))
                 self._slot[last_session] = slot
-                self._session[slot], self._cached[slot] = last_session, last_cached
+                self._session[slot] = last_session
+                self._cached[slot] = last_cached
         except BaseException:
             self._abandon()
             raise
@@ -187,10 +190,13 @@ class TransformersEngine(ModelEngine):
             if self._rows:
                 with span("decoding"):
                     self._take(self._rows, self._advance())
-            self._lost += len(self._new)
-            if self._recorded and self._rows and self._lost < READING * len(self._rows):
+            # Reading is not recorded, so it stalls all rows for READING steps: wait until new rows have lost as much.
+            self._tokens_waited += len(self._new)
+            if self._recorded and self._rows and self._tokens_waited < READING * len(self._rows):
                 return
-            new, self._new, self._lost = self._new, [], 0
+            new = self._new
+            self._new = []
+            self._tokens_waited = 0
             if new:
                 self._rows = [*self._rows, *new]
                 with span("reading"):
@@ -210,12 +216,13 @@ class TransformersEngine(ModelEngine):
         stopped_B = np.isin(token_B, self.stops).tolist()
         ended = set()
         for row, token, logprob, stopped in zip(rows, token_B.tolist(), logprob_B.tolist(), stopped_B, strict=True):
-            row.ids[row.count], row.logprobs[row.count] = token, logprob
+            row.ids[row.count] = token
+            row.logprobs[row.count] = logprob
             row.count += 1
             stopped = stopped or self._spells_stop(row)
-            if stopped or row.count == row.most:
+            if stopped or row.count == row.max_tokens:
                 ended.add(id(row))
-                self._keep(row)
+                self._cache_row(row)
                 response = Response(row.ids[: row.count].copy(), row.logprobs[: row.count].copy(), stopped)
                 self._finished.append((row.request, response))
         if ended:
@@ -225,10 +232,10 @@ class TransformersEngine(ModelEngine):
         """Whether the last tokens of a response spell one of its stop strings."""
         if not row.request.stop:
             return False
-        end = self.tokenizer.decode(row.ids[max(0, row.count - row.tail) : row.count], skip_special_tokens=False)
-        return any(one in end for one in row.request.stop)
+        end = self.tokenizer.decode(row.ids[max(0, row.count - row.stop_tokens) : row.count], skip_special_tokens=False)
+        return any(text in end for text in row.request.stop)
 
-    def _keep(self, row: DecodingRow) -> None:
+    def _cache_row(self, row: DecodingRow) -> None:
         """Note which tokens of a finished response the cache holds; its last token has not been read."""
         self._cached[self._slot[row.request.session]] = row.tokens()
 
@@ -248,9 +255,10 @@ class TransformersEngine(ModelEngine):
         for i, prompt in enumerate(prompts):
             if i != reader_of[prompt]:
                 copies.setdefault(reader_of[prompt], []).append(i)
-        for i, others in copies.items():
-            length, begin = len(rows[i].request.prompt_ids), int(start_B[others].min())
-            self._cache.share(int(slot_B[i]), slot_B[others].tolist(), length, begin)
+        for i, duplicates in copies.items():
+            length = len(rows[i].request.prompt_ids)
+            begin = int(start_B[duplicates].min())
+            self._cache.share(int(slot_B[i]), slot_B[duplicates].tolist(), length, begin)
         place_B = np.searchsorted(readers, [reader_of[prompt] for prompt in prompts])
         return logits[torch.as_tensor(place_B, device=self.device)]
 
@@ -268,7 +276,7 @@ class TransformersEngine(ModelEngine):
             differs = np.flatnonzero(self._cached[slot][:same] != prompt[:same])
             starts.append(int(differs[0]) if len(differs) else same)
             slots.append(slot)
-        longest = max(len(row.request.prompt_ids) + row.most for row in rows)
+        longest = max(len(row.request.prompt_ids) + row.max_tokens for row in rows)
         longest = max(longest, max(len(cached) for cached in self._cached)) + 1
         self._cache.reserve(len(self._session), longest)
         return np.asarray(slots), np.asarray(starts)
@@ -308,16 +316,19 @@ class TransformersEngine(ModelEngine):
         if 3 * len(slot_B) < first and not self._recorded:
             self._cache.plan(slot_B, position_B, np.ones(len(slot_B), np.int64))
             return self._forward(token_B, np.arange(len(slot_B)))
-        # Cheaper than gathering: read all first slots, idle ones with a token after what they hold.
+        # Cheaper than gathering the slots of the rows: advance all first slots in place. An idle slot reads token 0
+        # after its cached tokens; that place is overwritten when its session goes on.
         token_S = np.zeros(first, np.int64)
         position_S = np.asarray([len(cached) for cached in self._cached[:first]])
-        token_S[slot_B], position_S[slot_B] = token_B, position_B
+        token_S[slot_B] = token_B
+        position_S[slot_B] = position_B
         if self._recorded:
             try:
                 logits_SV = self._steps(self._cache, token_S, position_S)
                 return logits_SV[torch.as_tensor(slot_B, device=self.device)].float()
-            except RuntimeError:  # the model's code waits for the GPU, or memory is short: nothing was recorded
-                self._recorded, self._steps = False, RecordedSteps(self.model)
+            except RuntimeError:  # the model's code synchronises with the GPU, or memory is short: nothing was recorded
+                self._recorded = False
+                self._steps = RecordedSteps(self.model)
         self._cache.plan(np.arange(first), position_S, np.ones(first, np.int64))
         return self._forward(token_S, slot_B)
 

@@ -137,7 +137,7 @@ def learner(recipe: Recipe, kwargs: Kwargs) -> CorrectedAgent:
     assert base is not None  # the recipe sees to it
     sampler = settings.engine
     model = load_model(base, device=settings.device)
-    engine = make_engine(sampler.name, model, load_tokenizer(base), **sampler.arguments())
+    engine = make_engine(sampler.options, model, load_tokenizer(base), dtype=sampler.dtype, memory=sampler.memory)
     agent = language_agent(
         engine,
         make_env(settings.only_environment.environment.id, kwargs),

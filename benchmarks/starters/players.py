@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -63,20 +64,24 @@ class CorrectedAgent:
         taught = [self._is_taught(state) for state in states]
         own = iter(self.learner.decide([state for state, expert in zip(states, taught, strict=True) if not expert]))
         turns = [self._demonstrate(s) if expert else next(own) for s, expert in zip(states, taught, strict=True)]
-        for turn, expert in zip(turns, taught, strict=True):
-            if turn is not None:
-                turn.trainable = expert
-        return turns
+        return [
+            None if turn is None else replace(turn, trainable=expert)
+            for turn, expert in zip(turns, taught, strict=True)
+        ]
 
     def _demonstrate(self, state: EpisodeState) -> Turn | None:
         """The expert's turn in the learner's tokens."""
         (turn,) = self.expert.decide([state])
-        if turn is not None:
-            context, turns = self.learner.context, state.episode.turns
-            turn.prompt_ids = context.prompt(turns, state.observation, state.info.get("admissible_actions"))
-            turn.response = context.action_format.write(turn)
-            turn.response_ids = context.response(turn.response)
-        return turn
+        if turn is None:
+            return None
+        context = self.learner.context
+        response = context.action_format.write(turn)
+        return replace(
+            turn,
+            prompt_ids=context.prompt(state.episode.turns, state.observation, state.info.get("admissible_actions")),
+            response=response,
+            response_ids=context.response(response),
+        )
 
     def _is_taught(self, state: EpisodeState) -> bool:
         turns = state.episode.turns

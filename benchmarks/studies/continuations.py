@@ -9,7 +9,7 @@ import numpy as np
 
 from gagpo.agents.agent import Agent, EpisodeState
 from gagpo.agents.rollout import Job, derive_seed
-from gagpo.credit.turns.grouping import next_in_episode
+from gagpo.credit.statistics.returns import next_in_episode
 from gagpo.data.episodes import Episode, Turn
 from gagpo.envs.pool import Event, Pool
 
@@ -63,8 +63,7 @@ def _play_out(agent: Agent, pool: Pool, states: dict[int, EpisodeState], repeate
         turns = agent.decide([states[slot] for slot in ready]) if ready else []
         for slot, turn in zip(ready, turns, strict=True):
             assert turn is not None
-            turn.observation = states[slot].observation
-            states[slot].episode.turns.append(turn)
+            states[slot].episode.turns.append(turn.with_observation(states[slot].observation, None))
             pool.step(slot, turn.action)
             waiting.add(slot)
 
@@ -75,7 +74,8 @@ def _enter(state: EpisodeState, event: Event, acted: bool) -> bool:
         raise RuntimeError(f"a continuation met {event.kind!r}: {event.error}")
     state.observation, state.info = event.observation, event.info
     if acted:
-        state.episode.turns[-1].finish(event.reward, bool(event.info.get("valid", True)))
+        turns = state.episode.turns
+        turns[-1] = turns[-1].with_result(event.reward, bool(event.info.get("valid", True)))
     return event.terminated or event.truncated
 
 

@@ -72,9 +72,8 @@ class ScriptedAgent:
         rng = np.random.default_rng([state.episode.seed, len(state.episode.turns)])
         slips = wanted not in actions or rng.random() < self.slips
         action = actions[int(rng.integers(len(actions)))] if slips else wanted
-        turn = Turn("", action, action, trainable=not slips)
-        turn.prompt_ids, turn.response_ids = read, np.array([actions.index(action)], np.int32)
-        return turn
+        response_ids = np.array([actions.index(action)], np.int32)
+        return Turn("", action, action, trainable=not slips, prompt_ids=read, response_ids=response_ids)
 
     def forget(self, slot: int) -> None:
         pass

@@ -26,7 +26,7 @@ from gagpo import evaluate
 from gagpo.base.tables import Table
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import Level
-from gagpo.credit.turns import Turns
+from gagpo.data import Turns
 from gagpo.envs.math.families import FAMILIES
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import mean_over_seeds
@@ -54,7 +54,7 @@ class Shuffled(Grpo):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         advantage_E = super().advantage(turns)[np.unique(turns.episode_N, return_index=True)[1]]
-        order = np.random.default_rng(len(advantage_E) + int(turns.tokens_N.sum()))
+        order = np.random.default_rng(len(advantage_E) + turns.num_tokens)
         for group in np.unique(turns.group_E):
             mine = np.flatnonzero(turns.group_E == group)
             advantage_E[mine] = advantage_E[order.permutation(mine)]

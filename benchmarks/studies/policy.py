@@ -48,7 +48,7 @@ class SmallPolicy(torch.nn.Module):
 
     @torch.no_grad()
     def measures(self, turns: Sequence[Turn]) -> tuple[np.ndarray, np.ndarray]:
-        """The columns ``entropy_N`` and ``energy_K`` of :class:`gagpo.credit.turns.Turns`; a turn has one token."""
+        """The columns ``entropy_N`` and ``energy_K`` of :class:`gagpo.data.Turns`; a turn has one token."""
         logprob_A, turn_A, chosen_N = self._distributions(turns)
         probability_A = logprob_A.exp()
         entropy_N = torch.zeros(len(turns)).index_add(0, turn_A, -probability_A * logprob_A)
@@ -96,10 +96,9 @@ class SmallAgent:
             drawn = random.Random(state.episode.seed * 1000 + len(state.episode.turns)).random()
             chosen = min(int(np.searchsorted(np.cumsum(probability_A), drawn)), len(logit_A) - 1)
         action = state.info["admissible_actions"][chosen]
-        turn = Turn.of(action, action)
-        turn.prompt_ids, turn.response_ids = read, np.array([chosen], np.int32)
-        turn.logprobs = np.log(probability_A[[chosen]]).astype(np.float32)
-        return turn
+        response_ids = np.array([chosen], np.int32)
+        logprobs = np.log(probability_A[[chosen]]).astype(np.float32)
+        return Turn("", action, action, prompt_ids=read, response_ids=response_ids, logprobs=logprobs)
 
     def forget(self, slot: int) -> None:
         pass

@@ -39,7 +39,7 @@ class Recredit:
 
     def __call__(self, episodes: Sequence[EpisodeRecord]) -> list[EpisodeCredit]:
         turns = columns(episodes, self.gagpo.key, self.penalty)
-        turns = turns.paying_success([(one.environment or "") in self.success_only for one in episodes])
+        turns = turns.with_success_reward([(one.environment or "") in self.success_only for one in episodes])
         credits: dict[str, CreditSettings] = {"gagpo": self.gagpo, "grpo": Grpo()}
         rows = {name: advantages(turns, credit).advantage_N for name, credit in credits.items()}
         value_N, state_N = Gagpo(gamma=self.gagpo.gamma).value(turns), turns.states()
@@ -71,7 +71,7 @@ def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: Mapping[str, f
     pairs = [(one.environment or "", turn) for one in episodes for turn in one.turns]
     stateless = {env for env, turn in pairs if turn.state is None}
     keyed = {env for env, _ in pairs if key in ("auto", "state")} - stateless
-    return Turns(
+    return Turns.of(
         reward_N=np.array([turn.reward for _, turn in pairs], np.float64),
         episode_N=np.repeat(np.arange(len(episodes)), [len(one.turns) for one in episodes]),
         group_E=intern((one.group, one.task) for one in episodes),

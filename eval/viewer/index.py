@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
+from gagpo.data import INVALID_REASONS
 from gagpo.eval.health import sentences
 from gagpo.eval.runs import Evaluation, Run, read_label
-from gagpo.runs.register import Display, shown_in
+from gagpo.runs.register import Display, metrics_in
 
 FORMAT = "gagpo view 2"
 DEAD_ZONE = 0.1  # advantages nearer to zero have no colour
@@ -91,11 +92,12 @@ def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequenc
         "format": FORMAT,
         "dead_zone": DEAD_ZONE,
         "large": LARGE,
+        "invalid_reasons": INVALID_REASONS,
         "runs": [_run(run) for run in runs],
         "settings": settings_that_differ(settings),
         "curves": [
             {"name": metric.name, "caption": metric.caption, "share": metric.share}
-            for metric in shown_in(Display.VIEWER)
+            for metric in metrics_in(Display.VIEWER)
         ],
         "sources": [source.record() for source in sources],
         "tasks": list(tasks),

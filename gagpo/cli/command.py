@@ -46,9 +46,10 @@ class Program(TyperGroup):
 
 def speaks() -> bool:
     """Whether this process speaks for its command: alone, or as the first rank. A child leaves that to its parent."""
+    from gagpo.base.rank import RANK
     from gagpo.distributed.environment import PARENT
 
-    rank = os.environ.get("RANK")
+    rank = os.environ.get(RANK)
     return PARENT not in os.environ if rank is None else rank == "0"
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from gagpo.eval.results import EvalResult
     from gagpo.eval.runs import Run
 
-PREFIX = "openai:"
-
 
 def _option(*flags: str, help: str, min: float | None = None) -> OptionInfo:
     panel = "A model behind a server (openai:MODEL)"
@@ -134,7 +132,7 @@ def _server(model: str, context: typer.Context) -> ApiSettings | None:
     Raises:
         InvalidArgument: an option of a served model is given for another one.
     """
-    from gagpo.agents.api.settings import ApiSettings
+    from gagpo.agents.api.settings import PREFIX, ApiSettings
     from gagpo.base.errors import InvalidArgument
 
     options = {option.name: option for option in context.command.params if getattr(option, "rich_help_panel", None)}

@@ -80,7 +80,8 @@ def train(
 def _make_missing_model(config: str, changes: list[str], quiet: bool) -> None:
     """Run SFT, in a process of its own, for a config that has a section ``sft`` and names a folder without a model."""
     from gagpo.base.interpreter import module_command
-    from gagpo.distributed.environment import PARENT, started_as_rank
+    from gagpo.base.rank import started_as_rank
+    from gagpo.distributed.environment import PARENT
     from gagpo.model.starters import is_starter
     from gagpo.settings import load
 

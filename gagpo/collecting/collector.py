@@ -17,6 +17,7 @@ from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.credit import Turns, turns_for
+from gagpo.data import tasks_of_groups
 from gagpo.data.episodes import Episode
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
@@ -168,8 +169,3 @@ class Collector:
 def usable(episodes: Sequence[Episode]) -> list[Episode]:
     """The episodes that can be learned from: neither failed nor empty."""
     return [episode for episode in episodes if episode.outcome != "failed" and episode.turns]
-
-
-def tasks_of_groups(episodes: Sequence[Episode]) -> list[str]:
-    """The task of each group, in the order of the groups' numbers."""
-    return [task for _, task in sorted({episode.group: episode.task for episode in episodes}.items())]

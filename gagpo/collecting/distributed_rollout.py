@@ -139,7 +139,7 @@ def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
         for (known, new, answered, weighed), columns in turns:  # a prompt begins with what came before it
             prompt = np.concatenate([before[:known], ids[at : at + new]])
             response = ids[at + new : at + new + answered].copy()
-            columns["calls"] = [Call(*one) for one in columns["calls"]]
+            columns["calls"] = tuple(Call(*call) for call in columns["calls"])
             turn = Turn(**columns, prompt_ids=prompt, response_ids=response, logprobs=logprobs[place:][:weighed].copy())
             at, place = at + new + answered, place + weighed
             before = np.concatenate([prompt, response])

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from gagpo.agents.agent import EpisodeState, LanguageAgent
@@ -189,8 +190,7 @@ class VersionedAgent(LanguageAgent):
 
     def _turn(self, request: Request, response: Response) -> Turn:
         turn = super()._turn(request, response)
-        turn.version = self.thread.version  # weights change only when no response is under way
-        return turn
+        return replace(turn, version=self.thread.version)  # weights change only when no response is under way
 
 
 class RolloutStream(RolloutLoop):

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
-from gagpo.credit.turns import Turns
-from gagpo.credit.turns.dispersion import Dispersion, Skewness, group_dispersion, group_skewness, vote_entropy
+from gagpo.credit.statistics.dispersion import Dispersion, Skewness, group_dispersion, group_skewness, vote_entropy
+from gagpo.data import Turns
 
 State = dict[str, Any]
 """State as plain JSON."""
@@ -165,7 +165,7 @@ class AgpoController:
         names = list(dict.fromkeys(tasks_G))
         group_E = np.array([names.index(task) for task in tasks_G])[turns.group_index_E]
         groups = len(names)
-        reward_E = turns.coded_return_E("success")
+        reward_E = turns.episode_reward("success")
         vote_E = reward_E if turns.vote_E is None else turns.vote_E
         dispersion_G = group_dispersion(reward_E, group_E, groups, settings.dispersion)
         skewness_G = np.abs(group_skewness(reward_E, group_E, groups, settings.skewness))

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
-from gagpo.credit.turns import Turns
+from gagpo.data import Turns
 
 EPSILON = 1e-6
 """Added to the deviation in the denominator of the signal."""
@@ -66,10 +66,10 @@ class ApmpoController:
 
     def observe_batch(self, turns: Turns) -> None:
         """Observe the successes of the batch."""
-        reward_E = turns.coded_return_E("success")
+        reward_E = turns.episode_reward("success")
         samples = [reward_E]
         if self.settings.per == "group":
-            samples = [reward_E[turns.group_index_E == group] for group in range(turns.groups)]
+            samples = [reward_E[turns.group_index_E == group] for group in range(turns.num_groups)]
         statistics = [mean_and_deviation(sample, self.settings.ddof) for sample in samples]
         if self.settings.exponent != "fixed":
             self.exponents = [apmpo_exponent(mean, self.settings) for mean, _ in statistics]

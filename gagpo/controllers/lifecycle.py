@@ -21,7 +21,7 @@ from gagpo.controllers.sampling import (
     shape_overlong,
 )
 from gagpo.controllers.trust_region import TrustRegion
-from gagpo.credit.turns import Turns
+from gagpo.data import Turns
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,7 +112,7 @@ class Controllers:
         if self.apmpo:
             self.apmpo.observe_batch(turns)
         if self.agpo:
-            entropy_G = None if entropy is None else np.broadcast_to(entropy, turns.groups)
+            entropy_G = None if entropy is None else np.broadcast_to(entropy, turns.num_groups)
             self.agpo.observe_batch(tasks_G, entropy_G)
 
     def controls(self, group_K: Tensor | None = None) -> Controls:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from gagpo.base.options import Options
-from gagpo.credit.turns import Turns
-from gagpo.credit.turns.grouping import group_std, varies
+from gagpo.credit.statistics.groups import group_std, varies
+from gagpo.data import Turns
 
 SLACK = 0.01
-"""RAGEN-2: the kept spread may fall short of its share by this much."""
+"""RAGEN-2: the spread of the kept groups may be this much below ``share`` of the total."""
 
 
 class DynamicSampling(Options):
@@ -48,8 +47,8 @@ class Overlong(Options):
 def keep_episodes(turns: Turns, settings: DynamicSampling | None) -> np.ndarray:
     """Which episodes to keep, bool[E]: those of task groups with different returns; all without settings."""
     if settings is None:
-        return np.ones(turns.episodes, np.bool_)
-    return np.asarray(varies(turns.return_E, turns.group_index_E, turns.groups)[turns.group_index_E])
+        return np.ones(turns.num_episodes, np.bool_)
+    return np.asarray(varies(turns.return_E, turns.group_index_E, turns.num_groups)[turns.group_index_E])
 
 
 def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
@@ -57,20 +56,20 @@ def keep_varied(turns: Turns, settings: VarianceFilter | None) -> np.ndarray:
 
     The first of equal groups is kept. Each environment keeps its own share, since their rewards are not comparable.
     """
-    kept_E = np.ones(turns.episodes, np.bool_)
+    varied_E = np.ones(turns.num_episodes, np.bool_)
     if settings is None:
-        return kept_E
-    for own_E, own in turns.by_env():
-        spread_G = group_std(own.return_E, own.group_index_E, own.groups)
+        return varied_E
+    for mask_E, env_turns in turns.by_env():
+        spread_G = group_std(env_turns.return_E, env_turns.group_index_E, env_turns.num_groups)
         order_G = np.argsort(-spread_G, kind="stable")
         if settings.by == "groups":
-            kept = max(int(settings.share * own.groups), 1)
+            count = max(int(settings.share * env_turns.num_groups), 1)
         else:
             before_G = np.append(0.0, np.cumsum(spread_G[order_G])[:-1])
-            needed = settings.share * spread_G.sum() - SLACK
-            kept = int(((before_G < needed) & (spread_G[order_G] > 0)).sum())
-        kept_E[own_E] = np.isin(own.group_index_E, order_G[:kept])
-    return kept_E
+            target = settings.share * spread_G.sum() - SLACK
+            count = int(((before_G < target) & (spread_G[order_G] > 0)).sum())
+        varied_E[mask_E] = np.isin(env_turns.group_index_E, order_G[:count])
+    return varied_E
 
 
 def shape_overlong(turns: Turns, settings: Overlong | None, limit: np.ndarray | int) -> Turns:
@@ -81,7 +80,7 @@ def shape_overlong(turns: Turns, settings: Overlong | None, limit: np.ndarray | 
     if settings is None:
         return turns
     penalty_N = overlong_penalty(turns.tokens_N, limit, settings.buffer, settings.factor)
-    return dataclasses.replace(turns, reward_N=turns.reward_N + penalty_N)
+    return turns.with_columns(reward_N=turns.reward_N + penalty_N)
 
 
 def overlong_penalty(

@@ -8,8 +8,7 @@
 
 from gagpo.credit.assign import Credit, advantages, turns_for
 from gagpo.credit.registry import CREDITS, AnyCredit, CreditSettings, Level, register
-from gagpo.credit.turns import BadTurns, StateKey, Turns, intern
-from gagpo.credit.turns.padded import turns_from_tokens
+from gagpo.data import BadTurns, StateKey, Turns, intern, turns_from_tokens
 
 __all__ = [
     "CREDITS",

@@ -11,18 +11,15 @@ import numpy as np
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns.aliasing import aliasing
-from gagpo.credit.turns.columns import Turns
-from gagpo.credit.turns.errors import BadTurns
-from gagpo.credit.turns.grouping import varies
-from gagpo.credit.turns.keys import StateKey
-from gagpo.data.episodes import Episode
+from gagpo.credit.statistics.aliasing import aliasing
+from gagpo.credit.statistics.groups import varies
+from gagpo.data import BadTurns, Episode, StateKey, Turns, turns_from_episodes
 
 VISITS: dict[str, tuple[int, float]] = {"1": (1, 1), "2_3": (2, 3), "4_7": (4, 7), "8_up": (8, math.inf)}
 """Classes of turns by the number of visits to their state in the task group, lowest and highest."""
 
 ALIASED = 0.05
-"""Share of aliased pairs above which a credit that follows states warns."""
+"""Fraction of aliased pairs above which a credit that follows states warns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +45,16 @@ class Credit:
         return int(self.tokens_N.sum())
 
     @property
+    def first_token_N(self) -> np.ndarray:
+        """Index of each turn's first response token, int64[N]."""
+        return np.asarray(np.cumsum(self.tokens_N) - self.tokens_N)
+
+    @property
     def advantage_N(self) -> np.ndarray:
         """One advantage per turn; for token-level credit, the mean over the turn's tokens."""
-        return self.advantage if self.level != "token" else _turn_means(self.advantage, self.tokens_N)
+        if self.level != "token":
+            return self.advantage
+        return np.asarray(np.add.reduceat(self.advantage, self.first_token_N) / self.tokens_N)
 
     def per_token(self) -> np.ndarray:
         """One advantage per response token, float64[K]."""
@@ -65,16 +69,17 @@ def turns_for(
 ) -> Turns:
     """The columns of ``episodes`` that the credit needs, with states by its key.
 
-    penalty: see :meth:`Turns.from_episodes`.
-    success_only: whether only success pays, one for all or one for each episode; see :meth:`Turns.paying_success`.
+    penalty: see :func:`turns_from_episodes`.
+    success_only: whether only success is rewarded, one for all or one for each episode; see
+        :meth:`Turns.with_success_reward`.
     """
     key: StateKey = getattr(settings, "key", "observation")
-    turns = Turns.from_episodes(episodes, key, penalty, settings.reads_texts)
-    return turns.paying_success(success_only) if np.any(success_only) else turns
+    turns = turns_from_episodes(episodes, key, penalty, settings.reads_texts)
+    return turns.with_success_reward(success_only) if np.any(success_only) else turns
 
 
 def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None = None) -> Credit:
-    """The advantages of ``turns``, computed for each environment separately, and :func:`statistics`.
+    """The advantages of ``turns``, computed for each environment separately, and :func:`credit_statistics`.
 
     Statistics over the batch (``norm: batch``, whitening) are over the environment's part of it, because rewards of
     different environments are not comparable. Warns where a credit follows states and the key does not identify them.
@@ -84,38 +89,43 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
     Raises:
         BadTurns: a column that the credit needs is missing.
     """
-    by_token, tokens = settings.level == "token", int(turns.tokens_N.sum())
+    by_token = settings.level == "token"
     if settings.critic:
-        value_K = _checked(value_K, tokens)
-    advantage = np.zeros(tokens if by_token else turns.turns)
+        value_K = _checked_values(value_K, turns.num_tokens)
+    advantage = np.zeros(turns.num_tokens if by_token else turns.num_turns)
     target = np.zeros(len(advantage)) if settings.critic else None
-    for own_E, one in turns.by_env():
-        own_N = own_E[turns.episode_N]
-        own_K = np.repeat(own_N, turns.tokens_N)
-        own = own_K if by_token else own_N
+    for mask_E, env_turns in turns.by_env():
+        mask_N = mask_E[turns.episode_N]
+        mask_K = np.repeat(mask_N, turns.tokens_N)
+        mask = mask_K if by_token else mask_N
         if target is None or value_K is None:
-            found = settings.advantage(one)
+            env_advantage = settings.advantage(env_turns)
         else:
-            value = value_K[own_K]
-            found, target[own] = settings.advantage_and_target(
-                one, value if by_token else value[first_tokens(one.tokens_N)]
+            value = value_K[mask_K]
+            if not by_token:
+                value = value[env_turns.first_token_N]
+            env_advantage, target[mask] = settings.advantage_and_target(env_turns, value)
+        expected = int(mask.sum())
+        if env_advantage.shape != (expected,):
+            unit = "response token" if by_token else "turn"
+            raise InvalidArgument(
+                f"credit {settings.name} gave {env_advantage.shape} advantages for {expected}, one per {unit}"
             )
-        if found.shape != (count := int(own.sum()),):
-            what = "response token" if by_token else "turn"
-            raise InvalidArgument(f"credit {settings.name} gave {found.shape} advantages for {count}, one per {what}")
-        advantage[own] = found
-    stats = statistics(turns, _turn_means(advantage, turns.tokens_N) if by_token else advantage)
-    if settings.follows_states and stats.get("aliasing", 0.0) > ALIASED:
-        warnings.warn(  # a constant text, which Python shows once
+        advantage[mask] = env_advantage
+    credit = Credit(advantage, turns.tokens_N, settings.level, target, {}, value_K)
+    credit.stats.update(credit_statistics(turns, credit.advantage_N))
+    if settings.follows_states and credit.stats.get("aliasing", 0.0) > ALIASED:
+        # Without numbers in it, so that Python shows the warning once and not in every iteration.
+        warnings.warn(
             f"credit {settings.name} follows states, but its key does not identify them: the same action in one state "
             "led to different states (metric aliasing); set algorithm.credit.key=state, or, if the environment reports "
             "no state, use a credit that does not follow them (gagpo, grpo)",
             stacklevel=2,
         )
-    return Credit(advantage, turns.tokens_N, settings.level, target, stats, value_K)
+    return credit
 
 
-def _checked(value_K: np.ndarray | None, tokens: int) -> np.ndarray:
+def _checked_values(value_K: np.ndarray | None, tokens: int) -> np.ndarray:
     if value_K is None:
         raise BadTurns("this credit needs a critic: give its value of each response token")
     value_K = np.asarray(value_K, np.float64)
@@ -126,26 +136,21 @@ def _checked(value_K: np.ndarray | None, tokens: int) -> np.ndarray:
     return value_K
 
 
-def first_tokens(tokens_N: np.ndarray) -> np.ndarray:
-    """Index of each turn's first response token, int64[N]."""
-    return np.asarray(np.cumsum(tokens_N) - tokens_N)
-
-
-def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
+def credit_statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
     """Metrics of a batch's credit.
 
-    ``zero_groups``: share of task groups whose advantages are all 0.
-    ``equal_return_groups``: share of task groups with equal returns.
+    ``zero_groups``: fraction of task groups whose advantages are all 0.
+    ``equal_return_groups``: fraction of task groups with equal returns.
     ``advantage_std``, ``advantage_abs``: standard deviation and mean size over turns.
-    ``coverage``: share of turns whose state occurs again in their task group.
-    ``visits_1`` and so on: share of turns whose state was visited so often, see ``VISITS``. A value estimated from one
-        visit is that episode's own return.
-    ``aliasing``: see :func:`gagpo.credit.turns.aliasing.aliasing`.
+    ``coverage``: fraction of turns whose state occurs again in their task group.
+    ``visits_1`` and so on: fraction of turns whose state was visited so often, see ``VISITS``. A value estimated from
+        one visit is that episode's own return.
+    ``aliasing``: see :func:`gagpo.credit.statistics.aliasing.aliasing`.
     """
-    signal_G = np.bincount(turns.group_index_N, np.abs(advantage_N), turns.groups)
+    signal_G = np.bincount(turns.group_index_N, np.abs(advantage_N), turns.num_groups)
     stats = {
         "zero_groups": float((signal_G == 0).mean()),
-        "equal_return_groups": float(1.0 - varies(turns.return_E, turns.group_index_E, turns.groups).mean()),
+        "equal_return_groups": float(1.0 - varies(turns.return_E, turns.group_index_E, turns.num_groups).mean()),
         "advantage_std": float(advantage_N.std()),
         "advantage_abs": float(np.abs(advantage_N).mean()),
     }
@@ -155,10 +160,7 @@ def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
         stats["coverage"] = float((visits_N > 1).mean())
         for name, (low, high) in VISITS.items():
             stats[f"visits_{name}"] = float(((visits_N >= low) & (visits_N <= high)).mean())
-        if not math.isnan(aliased := aliasing(turns)):
+        aliased = aliasing(turns)
+        if not math.isnan(aliased):
             stats["aliasing"] = aliased
     return stats
-
-
-def _turn_means(value_K: np.ndarray, tokens_N: np.ndarray) -> np.ndarray:
-    return np.asarray(np.add.reduceat(value_K, first_tokens(tokens_N)) / tokens_N)

@@ -8,8 +8,9 @@ import numpy as np
 
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import CreditSettings, Level, Measure
-from gagpo.credit.turns import BadTurns, Turns
-from gagpo.credit.turns.grouping import EPSILON, next_in_episode
+from gagpo.credit.statistics.groups import EPSILON
+from gagpo.credit.statistics.returns import next_in_episode
+from gagpo.data import BadTurns, Turns
 
 BONUS = 0.1
 """Weight of the next turn's clarity."""

@@ -9,8 +9,9 @@ from pydantic import Field
 
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import StateKey, Turns
-from gagpo.credit.turns.grouping import group_mean, next_in_episode, standardise
+from gagpo.credit.statistics.groups import group_mean, standardise
+from gagpo.credit.statistics.returns import next_in_episode
+from gagpo.data import StateKey, Turns
 
 
 class G2po(CreditSettings):
@@ -30,17 +31,17 @@ class G2po(CreditSettings):
     def advantage(self, turns: Turns) -> np.ndarray:
         state_N = turns.states()
         states = int(state_N.max()) + 1
-        paid_N = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)[turns.episode_N]
+        paid_N = turns.reward_E[turns.episode_N]
         left_N = np.bincount(turns.episode_N)[turns.episode_N] - _places(turns)
         value_N = group_mean(self.gamma**left_N * paid_N, state_N, states)[state_N]
-        ended_N = np.where(turns.last_N & turns.succeeded_E[turns.episode_N], paid_N, 0.0)
+        ended_N = np.where(turns.last_N & turns.required_success_E[turns.episode_N], paid_N, 0.0)
         next_N = next_in_episode(value_N, turns.last_N) + ended_N
         node_N = standardise(next_N - turns.penalty_N, state_N, states)
-        edge_N = standardise(next_N - value_N, turns.group_index_N, turns.groups)
+        edge_N = standardise(next_N - value_N, turns.group_index_N, turns.num_groups)
         return np.asarray(Grpo().advantage(turns) + (node_N + edge_N))
 
 
 def _places(turns: Turns) -> np.ndarray:
     """Index of each turn in its episode, int64[N]."""
     first_E = np.flatnonzero(np.append(True, turns.last_N[:-1]))
-    return np.asarray(np.arange(turns.turns) - first_E[turns.episode_N])
+    return np.asarray(np.arange(turns.num_turns) - first_E[turns.episode_N])

@@ -10,18 +10,10 @@ from pydantic import Field, model_validator
 from gagpo.base.errors import InvalidArgument
 from gagpo.credit.episode import Grpo
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import Scope, StateKey, Turns
-from gagpo.credit.turns.graph import EXACT, cut_state, graph_value
-from gagpo.credit.turns.grouping import (
-    generalised_advantage,
-    group_mean,
-    next_in_episode,
-    over_batch,
-    return_to_go,
-    scale,
-    standardise,
-    temporal_difference,
-)
+from gagpo.credit.statistics.graph import EXACT, cut_state, graph_value
+from gagpo.credit.statistics.groups import group_mean, over_batch, scale, standardise
+from gagpo.credit.statistics.returns import generalised_advantage, next_in_episode, return_to_go, temporal_difference
+from gagpo.data import Scope, StateKey, Turns
 
 
 class Gagpo(CreditSettings):
@@ -38,7 +30,7 @@ class Gagpo(CreditSettings):
         ``state``; ``scale_only`` is ``A/(std + 1e-6)`` over the task group. Without variance 0.
     trajectory_weight: weight of GRPO's advantage, added after normalisation (it hurts in the paper).
 
-    >>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
+    >>> turns = Turns.of([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
     >>> Gagpo(lam=0.0, norm="none").advantage(turns).round(4).tolist()
     [0.0, 4.75, 0.0, 0.0, -4.75, 0.0]
     """
@@ -116,9 +108,9 @@ class Gagpo(CreditSettings):
 
     def _normalised(self, advantage_N: np.ndarray, turns: Turns) -> np.ndarray:
         if self.norm == "group":
-            return standardise(advantage_N, turns.group_index_N, turns.groups)
+            return standardise(advantage_N, turns.group_index_N, turns.num_groups)
         if self.norm == "scale_only":
-            return scale(advantage_N, turns.group_index_N, turns.groups)
+            return scale(advantage_N, turns.group_index_N, turns.num_groups)
         if self.norm == "state":
             state_N = turns.states(self.scope)
             return standardise(advantage_N, state_N, int(state_N.max()) + 1)

@@ -8,9 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import StateKey, Turns
-from gagpo.credit.turns.grouping import EPSILON, group_mean, group_std, normalise, return_to_go
-from gagpo.credit.turns.similarity import similar_states
+from gagpo.credit.statistics.groups import EPSILON, group_mean, group_std, normalise
+from gagpo.credit.statistics.returns import return_to_go
+from gagpo.credit.statistics.similarity import similar_states
+from gagpo.data import StateKey, Turns
 
 
 class Gigpo(CreditSettings):
@@ -23,7 +24,7 @@ class Gigpo(CreditSettings):
     statistics: of ``A^E`` over each ``episode``, or over each ``turn`` with its episode's return less its own penalty,
         as in the authors' code, where long episodes weigh more.
     similarity: 0 to 1; turns of a task group are in the same state if their observations are at least this similar
-        (see :mod:`gagpo.credit.turns.similarity`), whatever ``key`` is. None for equal states.
+        (see :mod:`gagpo.credit.statistics.similarity`), whatever ``key`` is. None for equal states.
     """
 
     level: ClassVar[Level] = "turn"
@@ -40,15 +41,15 @@ class Gigpo(CreditSettings):
         return self.similarity is not None
 
     def advantage(self, turns: Turns) -> np.ndarray:
-        group_N, groups = turns.group_index_N, turns.groups
-        reward_E = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)
+        group_N, groups = turns.group_index_N, turns.num_groups
+        reward_E = turns.reward_E
         score_N = reward_E[turns.episode_N] - turns.penalty_N
         sample, sample_group = reward_E, turns.group_index_E
         if self.statistics == "turn":
             sample, sample_group = score_N, group_N
         mean_N = group_mean(sample, sample_group, groups)[group_N]
         std_N = group_std(sample, sample_group, groups)[group_N]
-        scale_N = std_N + EPSILON if self.norm == "mean_std" else np.ones(turns.turns)
+        scale_N = std_N + EPSILON if self.norm == "mean_std" else np.ones(turns.num_turns)
         episode_N = np.where(std_N > 0, (score_N - mean_N) / scale_N, 0.0)
         return episode_N + self.step_weight * self.step_advantage(turns)
 

@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import StateKey, Turns
-from gagpo.credit.turns.graph import RolloutGraph
-from gagpo.credit.turns.grouping import normalise
+from gagpo.credit.statistics.graph import RolloutGraph
+from gagpo.credit.statistics.groups import normalise
+from gagpo.data import StateKey, Turns
 
 
 class Graphgpo(CreditSettings):
@@ -71,6 +71,6 @@ def within_state(graph: RolloutGraph, value_N: np.ndarray, norm: str) -> np.ndar
 def episode_advantage(turns: Turns, norm: str, statistics: str) -> np.ndarray:
     """``Norm(Z)`` of :class:`Graphgpo` at each turn, float64[N]."""
     if statistics == "turn":
-        paid_E = np.bincount(turns.episode_N, turns.reward_N, turns.episodes)
-        return normalise(paid_E[turns.episode_N] - turns.penalty_N, turns.group_index_N, turns.groups, norm)
-    return np.asarray(normalise(turns.return_E, turns.group_index_E, turns.groups, norm)[turns.episode_N])
+        paid_E = turns.reward_E
+        return normalise(paid_E[turns.episode_N] - turns.penalty_N, turns.group_index_N, turns.num_groups, norm)
+    return np.asarray(normalise(turns.return_E, turns.group_index_E, turns.num_groups, norm)[turns.episode_N])

@@ -8,8 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import StateKey, Turns, renumber
-from gagpo.credit.turns.grouping import normalise, return_to_go
+from gagpo.credit.statistics.groups import normalise
+from gagpo.credit.statistics.returns import return_to_go
+from gagpo.data import StateKey, Turns, renumber
 
 
 class Hgpo(CreditSettings):
@@ -37,7 +38,7 @@ class Hgpo(CreditSettings):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
-        total_N, weight_N = np.zeros(turns.turns), np.zeros(turns.turns)
+        total_N, weight_N = np.zeros(turns.num_turns), np.zeros(turns.num_turns)
         for back, group_N in enumerate(context_groups(turns, self.depth)):
             groups = int(group_N.max()) + 1
             weight = float(back + self.weight_offset) ** self.alpha
@@ -47,7 +48,7 @@ class Hgpo(CreditSettings):
                 counts_N &= advantage_N != 0
             total_N += weight * counts_N * advantage_N
             weight_N += weight * counts_N
-        return np.divide(total_N, weight_N, out=np.zeros(turns.turns), where=weight_N > 0)
+        return np.divide(total_N, weight_N, out=np.zeros(turns.num_turns), where=weight_N > 0)
 
 
 def context_groups(turns: Turns, depth: int) -> list[np.ndarray]:
@@ -60,10 +61,10 @@ def context_groups(turns: Turns, depth: int) -> list[np.ndarray]:
     contexts = [context_N]
     for back in range(1, depth + 1):
         # Add the state that many turns earlier; before an episode's start, a state of its own.
-        inside_N = np.zeros(turns.turns, np.bool_)
+        inside_N = np.zeros(turns.num_turns, np.bool_)
         inside_N[back:] = turns.episode_N[back:] == turns.episode_N[:-back]
-        earlier_N = before + np.arange(turns.turns)
+        earlier_N = before + np.arange(turns.num_turns)
         earlier_N[inside_N] = state_N[np.flatnonzero(inside_N) - back]
-        context_N = renumber(context_N * (before + turns.turns) + earlier_N)
+        context_N = renumber(context_N * (before + turns.num_turns) + earlier_N)
         contexts.append(context_N)
     return contexts

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from gagpo.credit.graphgpo import Graphgpo, episode_advantage, step_reward, within_state
 from gagpo.credit.registry import Level
-from gagpo.credit.turns import Turns
-from gagpo.credit.turns.graph import RolloutGraph, largest, success_rate
+from gagpo.credit.statistics.graph import RolloutGraph, largest, success_rate
+from gagpo.data import Turns
 
 TOLERANCE = 1e-12
 """Tolerance of comparisons with a threshold that exact fractions would meet."""
@@ -173,7 +173,7 @@ def branch_credit(graph: RolloutGraph) -> np.ndarray:
 def _successes(graph: RolloutGraph) -> np.ndarray:
     """Successful episodes of each task group, float64[G]."""
     turns = graph.turns
-    return np.bincount(turns.group_index_E, turns.succeeded_E, turns.groups)
+    return np.bincount(turns.group_index_E, turns.required_success_E, turns.num_groups)
 
 
 def _degree(graph: RolloutGraph) -> np.ndarray:

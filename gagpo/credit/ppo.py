@@ -9,8 +9,8 @@ from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
 from gagpo.credit.reinforce import response_tokens, whiten
-from gagpo.credit.turns import Turns
-from gagpo.credit.turns.grouping import generalised_advantage
+from gagpo.credit.statistics.returns import generalised_advantage
+from gagpo.data import Turns
 
 
 class PpoToken(CreditSettings):

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, SerializeAsAny
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
 from gagpo.base.registry import OptionsRegistry
-from gagpo.credit.turns import Turns
+from gagpo.data import Turns
 
 Level = Literal["episode", "turn", "token"]
 Measure = Literal["", "entropy", "energy"]

@@ -8,8 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.turns import BadTurns, Turns
-from gagpo.credit.turns.grouping import backward_recursion, centre
+from gagpo.credit.statistics.groups import centre
+from gagpo.credit.statistics.returns import backward_recursion
+from gagpo.data import BadTurns, Turns
 
 
 class ReinforcePlusPlus(CreditSettings):
@@ -29,7 +30,7 @@ class ReinforceBaseline(CreditSettings):
     name: Literal["reinforce_baseline"] = "reinforce_baseline"
 
     def advantage(self, turns: Turns) -> np.ndarray:
-        centred_E = centre(turns.return_E, turns.group_index_E, turns.groups)
+        centred_E = centre(turns.return_E, turns.group_index_E, turns.num_groups)
         return whiten(centred_E[turns.episode_N], response_tokens(turns))
 
 

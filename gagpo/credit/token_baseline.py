@@ -8,8 +8,8 @@ import numpy as np
 
 from gagpo.credit.registry import CreditSettings, Level, Measure
 from gagpo.credit.reinforce import response_tokens, token_returns
-from gagpo.credit.turns import BadTurns, Turns
-from gagpo.credit.turns.grouping import varies
+from gagpo.credit.statistics.groups import varies
+from gagpo.data import BadTurns, Turns
 
 EPSILON = 1e-8
 """Added to the sum of the weights, as in the authors' code."""
@@ -35,7 +35,7 @@ class OptimalTokenBaseline(CreditSettings):
 
         # Index of each token in its episode, and the energy up to it.
         tokens_E = np.bincount(turns.episode_N, tokens_N).astype(np.int64)
-        episode_K = np.repeat(np.arange(turns.episodes), tokens_E)
+        episode_K = np.repeat(np.arange(turns.num_episodes), tokens_E)
         first_E = np.cumsum(tokens_E) - tokens_E
         place_K = np.arange(len(return_K)) - first_E[episode_K]
         sum_K = np.cumsum(turns.energy_K)
@@ -44,7 +44,7 @@ class OptimalTokenBaseline(CreditSettings):
         # One baseline per task group and index.
         longest = int(tokens_E.max())
         spot_K = turns.group_index_E[episode_K] * longest + place_K
-        spots = turns.groups * longest
+        spots = turns.num_groups * longest
         weighed = np.bincount(spot_K, weight_K * return_K, spots)
         baseline = weighed / (np.bincount(spot_K, weight_K, spots) + EPSILON)
         varies_K = varies(return_K, spot_K, spots)[spot_K]

@@ -11,7 +11,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.credit.gagpo import Gagpo
 from gagpo.credit.graphgpo import Graphgpo
 from gagpo.credit.registry import AnyCredit, CreditSettings, Level
-from gagpo.credit.turns import StateKey, Turns
+from gagpo.data import StateKey, Turns
 
 
 class WeightedSum(CreditSettings):
@@ -25,7 +25,7 @@ class WeightedSum(CreditSettings):
     weights: one for each credit; None for 1 each.
     unit: ``none`` adds the credits without dividing them.
 
-    >>> turns = Turns([1, 0, 0], [0, 1, 1], [0, 0])
+    >>> turns = Turns.of([1, 0, 0], [0, 1, 1], [0, 0])
     >>> WeightedSum(credits=["grpo", "dr_grpo"], weights=[1.0, 0.5]).advantage(turns).round(3).tolist()
     [1.591, -1.591, -1.591]
     """
@@ -77,7 +77,7 @@ class WeightedSum(CreditSettings):
         return any(credit.reads_texts for credit in self.credits)
 
     def advantage(self, turns: Turns) -> np.ndarray:
-        total_N = np.zeros(turns.turns)
+        total_N = np.zeros(turns.num_turns)
         for credit, weight in zip(self.credits, self.weights or [1.0] * len(self.credits), strict=True):
             advantage_N = credit.advantage(turns)
             deviation = advantage_N.std() if self.unit == "deviation" else 1.0

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from gagpo.base.child import free_port
 from gagpo.base.errors import Interrupted, Terminated
 from gagpo.base.interpreter import module_command
-from gagpo.distributed.environment import LOST, PARENT, started_as_rank
+from gagpo.base.rank import Rank, started_as_rank
+from gagpo.distributed.environment import LOST, PARENT
 from gagpo.distributed.errors import RanksEnded
 
 POLL_SECONDS = 0.1
@@ -38,13 +39,12 @@ def run(processes: int, arguments: Sequence[str]) -> None:
     """
     children: list[subprocess.Popen[bytes]] = []
     with _forwarding_signals(children):
-        shared = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1"}
-        shared |= {"MASTER_PORT": free_port(), PARENT: os.getpid()}
-        for rank in range(processes):
-            # In a session of their own: Ctrl-C reaches only this process, which passes it on to all at once.
-            variables = {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
-            quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # else warnings about a lost peer fill a page
-            command = module_command("gagpo", *arguments)
+        command, port = module_command("gagpo", *arguments), free_port()
+        quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # else warnings about a lost peer fill a page
+        for number in range(processes):
+            variables = Rank(number, processes, number, processes).variables("127.0.0.1", port)
+            variables[PARENT] = str(os.getpid())
+            # In its own session, Ctrl-C reaches only this process, which passes it on to all ranks at once.
             child = subprocess.Popen(command, env={**quiet, **os.environ, **variables}, start_new_session=True)
             children.append(child)
         try:
@@ -68,13 +68,18 @@ def _first_failure(children: Sequence[subprocess.Popen[bytes]]) -> int | None:
 def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
     """End the remaining ranks.
 
-    The others know of a rank that reported an error, and get a moment to end by themselves; not of a killed one.
+    A rank that failed has told the others through their store, so they get a moment to end by themselves. A killed one
+    has told nobody: the others would wait for it in a collective call until its heartbeat is missed.
     """
     killed = any(child.returncode is not None and child.returncode < 0 for child in children)
     if killed:
         _signal(children, signal.SIGTERM)
     interrupted = any(child.returncode in INTERRUPTED for child in children)
-    seconds = EXIT_SECONDS if killed else SAVE_SECONDS if interrupted else 3 * EXIT_SECONDS
+    seconds = 3 * EXIT_SECONDS
+    if killed:
+        seconds = EXIT_SECONDS
+    elif interrupted:
+        seconds = SAVE_SECONDS
     deadline = time.monotonic() + seconds
     while any(child.poll() is None for child in children) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -91,13 +96,14 @@ def _signal(children: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 
 def _failure(first: int, children: Sequence[subprocess.Popen[bytes]]) -> BaseException:
     """The error for this process, from the ``first`` rank that failed."""
-    status, who = children[first].returncode, f"rank {first} of {len(children)}"
+    status = children[first].returncode
+    name = f"rank {first} of {len(children)}"
     if status in INTERRUPTED:
         return Interrupted() if status == 130 else Terminated(status)
     if status < 0:
         killed = f"was killed by signal {-status} ({signal.Signals(-status).name}), and the others were ended"
-        return RanksEnded(f"{who} {killed}: continue with gagpo train --resume RUN", 2, reported=False)
-    return RanksEnded(f"{who} ended with status {status}", 2 if status == LOST else status, reported=True)
+        return RanksEnded(f"{name} {killed}: continue with gagpo train --resume RUN", 2, reported=False)
+    return RanksEnded(f"{name} ended with status {status}", 2 if status == LOST else status, reported=True)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from gagpo.base.rank import MASTER_ADDR, MASTER_PORT, WORLD_SIZE
 from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.errors import RankLost
 
@@ -17,28 +18,31 @@ MEETING_SECONDS = 600.0
 def meet(seconds: float) -> tuple[Store, Store, int, int]:
     """Wait for the store at ``MASTER_ADDR:MASTER_PORT``; return two connections to it, the rank and the world size.
 
-    Ranks that torchrun restarts after a failure meet at the same store, under a prefix of their own. Raises
-    :class:`RankLost`.
+    All ranks wait here until the last one has come. Ranks that torchrun restarts after a failure meet at the same
+    store, which still has the keys of the failed attempt, so each attempt has its own prefix. The second connection is
+    for the watch: calls of one connection wait for each other, and a heartbeat must not wait for a slow call.
+
+    Raises: RankLost after ``seconds``.
     """
-    place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    if os.environ["MASTER_PORT"].strip("0") == "":
+    place = f"{os.environ[MASTER_ADDR]}:{os.environ[MASTER_PORT]}"
+    if os.environ[MASTER_PORT].strip("0") == "":
         raise RankLost("ranks cannot meet at MASTER_PORT=0: run torchrun --standalone, or name a free port")
-    found: list[tuple[Store, Store, int, int]] = []
+    meetings: list[tuple[Store, Store, int, int]] = []
     attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
-    def look() -> None:
+    def find() -> None:
         store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=seconds))))  # type: ignore[attr-defined]
-        found.append((PrefixStore(attempt, store), PrefixStore(attempt, store.clone()), rank, world_size))
+        meetings.append((PrefixStore(attempt, store), PrefixStore(attempt, store.clone()), rank, world_size))
 
     meeting = Background("the meeting of the ranks", seconds + 5)  # torch itself waits forever for a stopped store
     try:
-        meeting.start(look)
+        meeting.start(find)
         meeting.wait()
     except Overdue:
         raise not_found(f"the store at {place} does not answer") from None
     except (RuntimeError, ValueError, dist.DistError) as error:
         raise not_found(error) from None
-    return found[0]
+    return meetings[0]
 
 
 def not_found(why: object) -> RankLost:
@@ -48,4 +52,4 @@ def not_found(why: object) -> RankLost:
     """
     reason = " ".join(str(why).split())[:200]
     advice = "on several machines set GLOO_SOCKET_IFNAME to the network interface between them"
-    return RankLost(f"the {os.environ['WORLD_SIZE']} ranks did not find each other: {reason}; {advice}")
+    return RankLost(f"the {os.environ[WORLD_SIZE]} ranks did not find each other: {reason}; {advice}")

@@ -16,10 +16,11 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from gagpo.base.errors import GagpoError, Terminated
-from gagpo.distributed.environment import started_as_rank
+from gagpo.base.rank import LOCAL_RANK, LOCAL_WORLD_SIZE, started_as_rank
 from gagpo.distributed.errors import RankFailed, RankLost, RanksDiffer
 from gagpo.distributed.meeting import MEETING_SECONDS, meet, not_found
 from gagpo.distributed.watch import Watch
@@ -28,7 +29,7 @@ from gagpo.objectives.layout import Normaliser
 T = TypeVar("T")
 Summable = TypeVar("Summable", Normaliser, np.ndarray, float)
 
-PATIENCE = 3600.0  # seconds that a collective call may take
+PATIENCE = 3600.0  # seconds that a collective call may take: ranks wait for the slowest one's episodes
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Ranks:
     local_world_size: number of ranks on its machine.
     group: torch's process group; None if alone.
     watch: tells a dead rank from a slow one; None if alone.
+
+    Every method that gathers, sums or waits must be called by all ranks in the same order.
     """
 
     rank: int = 0
@@ -60,25 +63,26 @@ class Ranks:
 
     # Plain data -------------------------------------------------------------------------------------------------------
 
-    def gathered_bytes(self, mine: bytes) -> list[bytes]:
+    def gathered_bytes(self, value: bytes) -> list[bytes]:
         """The values of all ranks, in the order of the ranks."""
         if self.alone:
-            return [mine]
-        with self._naming_the_lost():
+            return [value]
+        with self._naming_lost_ranks():  # two calls: all ranks must pass tensors of one size
             sizes = [torch.zeros(1, dtype=torch.long) for _ in range(self.world_size)]
-            dist.all_gather(sizes, torch.tensor([len(mine)]), group=self.group)
-            most = max(1, *(int(size) for size in sizes))
-            padded = torch.zeros(most, dtype=torch.uint8)
-            padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8) if mine else padded[:0]
-            found = [torch.empty(most, dtype=torch.uint8) for _ in range(self.world_size)]
-            dist.all_gather(found, padded, group=self.group)
-        return [one.numpy()[: int(size)].tobytes() for one, size in zip(found, sizes, strict=True)]
+            dist.all_gather(sizes, torch.tensor([len(value)]), group=self.group)
+            longest = max(1, *(int(size) for size in sizes))
+            padded = torch.zeros(longest, dtype=torch.uint8)
+            if value:
+                padded[: len(value)] = torch.frombuffer(bytearray(value), dtype=torch.uint8)
+            values = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.world_size)]
+            dist.all_gather(values, padded, group=self.group)
+        return [tensor.numpy()[: int(size)].tobytes() for tensor, size in zip(values, sizes, strict=True)]
 
-    def gathered(self, mine: Any) -> list[Any]:
+    def gathered(self, value: Any) -> list[Any]:
         """The JSON values of all ranks, in the order of the ranks."""
         if self.alone:
-            return [mine]
-        return [json.loads(text) for text in self.gathered_bytes(json.dumps(mine).encode())]
+            return [value]
+        return [json.loads(text) for text in self.gathered_bytes(json.dumps(value).encode())]
 
     def of_first(self, call: Callable[[], T]) -> T:
         """The result of ``call``, made on the first rank only: a JSON value.
@@ -98,48 +102,49 @@ class Ranks:
         self.raise_together(error, [outcome[0] for outcome in outcomes])
         return cast(T, outcomes[0][1])
 
-    def raise_together(self, mine: BaseException | None, names: Sequence[str | None]) -> None:
+    def raise_together(self, error: BaseException | None, names: Sequence[str | None]) -> None:
         """Raise this rank's error, or the one that follows from the errors of the others.
 
+        error: of this rank.
         names: the type of each rank's error; None for a rank without one.
         """
-        if mine is not None and isinstance(mine, Exception):
-            raise mine
+        if error is not None and isinstance(error, Exception):
+            raise error
         failed = [rank for rank, name in enumerate(names) if name is not None and name not in _INTERRUPTIONS]
         if failed:
-            raise RankFailed(f"rank {failed[0]} of {self.world_size} could not go on") from mine
+            raise RankFailed(f"rank {failed[0]} of {self.world_size} failed") from error
         for name in names:
             if name is not None:
-                raise mine or _INTERRUPTIONS[name]()
+                raise error or _INTERRUPTIONS[name]()
 
-    def agree(self, what: str, mine: T) -> T:
-        """``mine``, a JSON value; raises :class:`RanksDiffer` unless it is the same on all ranks."""
-        for rank, other in enumerate(self.gathered(mine)):
-            if not self.alone and other != json.loads(json.dumps(mine)):
+    def agree(self, what: str, value: T) -> T:
+        """``value``, a JSON value; raises :class:`RanksDiffer` unless it is the same on all ranks."""
+        for rank, rank_value in enumerate(self.gathered(value)):
+            if not self.alone and rank_value != json.loads(json.dumps(value)):
                 raise RanksDiffer(
                     f"ranks {self.rank} and {rank} differ in {what}: all machines need the same software and hardware"
                 )
-        return mine
+        return value
 
     # Numbers ----------------------------------------------------------------------------------------------------------
 
-    def total(self, mine: Summable) -> Summable:
+    def total(self, value: Summable) -> Summable:
         """The sum over ranks; of arrays elementwise."""
         if self.alone:
-            return mine
-        found: Normaliser | np.ndarray | float
-        if isinstance(mine, Normaliser):
-            counts = self._sum(np.asarray([mine.tokens, mine.actions, mine.rows], np.int64))
-            found = Normaliser(*(int(count) for count in counts))
-        elif isinstance(mine, np.ndarray):
-            found = self._sum(mine)
+            return value
+        total: Normaliser | np.ndarray | float
+        if isinstance(value, Normaliser):
+            counts = self._sum(np.asarray([value.tokens, value.actions, value.rows], np.int64))
+            total = Normaliser(*(int(count) for count in counts))
+        elif isinstance(value, np.ndarray):
+            total = self._sum(value)
         else:
-            found = float(self._sum(np.asarray([mine], np.float64))[0])
-        return found  # type: ignore[return-value]
+            total = float(self._sum(np.asarray([value], np.float64))[0])
+        return total  # type: ignore[return-value]
 
-    def _sum(self, mine: np.ndarray) -> np.ndarray:
-        total = torch.from_numpy(np.array(mine))
-        with self._naming_the_lost():
+    def _sum(self, array: np.ndarray) -> np.ndarray:
+        total = torch.from_numpy(np.array(array))
+        with self._naming_lost_ranks():
             dist.all_reduce(total, group=self.group)
         return total.numpy()
 
@@ -153,19 +158,20 @@ class Ranks:
         """The same ranks over another process group, for another thread. All ranks must open theirs in one order."""
         if self.alone:
             return self
-        with self._naming_the_lost():
+        with self._naming_lost_ranks():
             return replace(self, group=_gloo_group())
 
     @contextmanager
-    def _naming_the_lost(self) -> Iterator[None]:
+    def _naming_lost_ranks(self) -> Iterator[None]:
         """Turn torch's error about a rank that did not answer into :class:`RankLost`."""
         try:
             yield
         except RuntimeError as error:
             if isinstance(error, GagpoError):
                 raise
-            said = self.watch.lost_rank() if self.watch else ""
-            raise RankLost(said or f"the ranks lost each other: {' '.join(str(error).split())[:200]}") from error
+            # torch's error names no rank. The watch does, but may need until the next missed heartbeat to know.
+            reason = self.watch.lost_rank() if self.watch else ""
+            raise RankLost(reason or f"the ranks lost each other: {' '.join(str(error).split())[:200]}") from error
 
     def device(self, name: str) -> str:
         """The device of this rank, if the settings say ``cuda`` for all."""
@@ -173,6 +179,12 @@ class Ranks:
             return name
         torch.cuda.set_device(self.local)
         return f"cuda:{self.local}"
+
+    def mesh(self, device: str = "cpu") -> DeviceMesh | None:
+        """All ranks on the type of ``device``, for sharded tensors; None if alone."""
+        if self.alone:
+            return None
+        return init_device_mesh(torch.device(device).type, (self.world_size,))
 
     def threads(self, requested: int) -> int:
         """Torch threads of this rank; 0 requests its share of the machine's cores."""
@@ -209,7 +221,7 @@ def joined(deadline: float = 60.0, meeting: float = MEETING_SECONDS) -> Iterator
             except RuntimeError as error:
                 if not _is_communication_error(error):
                     raise
-                with ranks._naming_the_lost():  # in a forward or backward pass, where torch itself communicates
+                with ranks._naming_lost_ranks():  # in a forward or backward pass, where torch itself communicates
                     raise
             ranks.barrier()
     finally:
@@ -219,12 +231,14 @@ def joined(deadline: float = 60.0, meeting: float = MEETING_SECONDS) -> Iterator
 def _opened(store: Store, rank: int, world_size: int, watch: Watch) -> Ranks:
     """The ranks with their channels open; raises :class:`RankLost`."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    own, timeout = PrefixStore("gagpo", store), timedelta(seconds=PATIENCE)
+    group_store = PrefixStore("gagpo", store)
+    timeout = timedelta(seconds=PATIENCE)
     try:
-        dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=timeout)
+        dist.init_process_group(backend, store=group_store, rank=rank, world_size=world_size, timeout=timeout)
     except (RuntimeError, ValueError, dist.DistError) as error:
         raise not_found(error) from None
-    local, local_world_size = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+    local = int(os.environ[LOCAL_RANK])
+    local_world_size = int(os.environ.get(LOCAL_WORLD_SIZE, world_size))
     return Ranks(rank, world_size, local, local_world_size, _gloo_group(), watch)
 
 
@@ -234,7 +248,7 @@ def _is_communication_error(error: RuntimeError) -> bool:
 
 
 def _destroy_groups() -> None:
-    """Close the channels that were opened; a peer that is gone must not keep this process."""
+    """Close the channels that were opened; a lost rank must not keep this process from ending."""
     try:
         if dist.is_initialized():
             dist.destroy_process_group()

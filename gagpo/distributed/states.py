@@ -46,56 +46,62 @@ class StateError(GagpoError, ValueError):
 
 def names_of(model: torch.nn.Module, critic: torch.nn.Module | None) -> dict[str, Tensor]:
     """The trained parameters by the names of their states, in the order of the optimizer's groups."""
-    found: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if critic is not None:
-        found |= {f"critic.{name}": p for name, p in critic.named_parameters() if p.requires_grad}
-    return found
+        parameters |= {f"critic.{name}": p for name, p in critic.named_parameters() if p.requires_grad}
+    return parameters
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """An optimizer's state by parameter name and key; without parameters that had no step yet."""
-    found = {RATES: torch.tensor([group["lr"] for group in optimizer.param_groups], dtype=torch.float64)}
+    tensors = {RATES: torch.tensor([group["lr"] for group in optimizer.param_groups], dtype=torch.float64)}
     for name, parameter in names.items():
         state = optimizer.state.get(parameter) or {}
-        found |= {f"{name}.{key}": torch.as_tensor(value) for key, value in state.items()}
-    return found
+        tensors |= {f"{name}.{key}": torch.as_tensor(value) for key, value in state.items()}
+    return tensors
 
 
 def fill_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> None:
     """Load the state of :func:`optimizer_tensors` from ``folder``; raises :class:`StateError`."""
-    there = stored(folder)
+    on_disk = stored(folder)
     rates = torch.zeros(len(optimizer.param_groups), dtype=torch.float64)
-    of_each = {name: _wanted(name, parameter, there) for name, parameter in names.items()}
-    wanted = {RATES: rates} | {f"{name}.{key}": x for name, found in of_each.items() for key, x in found.items()}
-    if odd := sorted(there.keys() - wanted.keys()):
-        raise StateError(f"{folder} holds {odd[0]!r}, which belongs to no parameter of this run")
-    read(wanted, folder, ranks)
+    states = {name: _empty_state(name, parameter, on_disk) for name, parameter in names.items()}
+    tensors = {RATES: rates}
+    for name, state in states.items():
+        tensors |= {f"{name}.{key}": tensor for key, tensor in state.items()}
+    surplus = sorted(on_disk.keys() - tensors.keys())
+    if surplus:
+        raise StateError(f"{folder} contains {surplus[0]!r}, which belongs to no parameter of this run")
+    read(tensors, folder, ranks)
     for group, rate in zip(optimizer.param_groups, rates.tolist(), strict=True):
         group["lr"] = rate
-    for name, found in of_each.items():
-        if found:
-            optimizer.state[names[name]] = found
+    for name, state in states.items():
+        if state:
+            optimizer.state[names[name]] = state
 
 
-def _wanted(name: str, parameter: Tensor, there: Stored) -> dict[str, Tensor]:
+def _empty_state(name: str, parameter: Tensor, on_disk: Stored) -> dict[str, Tensor]:
     """Tensors to read a parameter's stored state into, by key; empty if none is stored."""
-    if f"{name}.{MOMENTS[0]}" not in there:
-        return {}
-    like, stored = parameter.detach(), {key: there.get(f"{name}.{key}") for key in (STEP, *MOMENTS)}
-    return {
-        key: torch.zeros_like(like, dtype=one.dtype) if key in MOMENTS else torch.zeros(one.size, dtype=one.dtype)
-        for key, one in stored.items()
-        if one is not None
-    }
+    state: dict[str, Tensor] = {}
+    if f"{name}.{MOMENTS[0]}" not in on_disk:
+        return state
+    for key in (STEP, *MOMENTS):
+        entry = on_disk.get(f"{name}.{key}")
+        if entry is not None and key in MOMENTS:
+            # Sharded as the parameter is: each rank reads the part of the file that its own shard overlaps.
+            state[key] = torch.zeros_like(parameter.detach(), dtype=entry.dtype)
+        elif entry is not None:
+            state[key] = torch.zeros(entry.size, dtype=entry.dtype)
+    return state
 
 
 def stored(folder: Path) -> Stored:
     """Every tensor in the files of ``folder``, by name; raises :class:`StateError` if they cannot be read."""
     names = stored_names(folder)
     try:
-        found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-        about = {name: cast(TensorStorageMetadata, found[name]) for name in names}
-        return {name: StoredTensor(torch.Size(one.size), one.properties.dtype) for name, one in about.items()}
+        metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        entries = {name: cast(TensorStorageMetadata, metadata[name]) for name in names}
+        return {name: StoredTensor(torch.Size(entry.size), entry.properties.dtype) for name, entry in entries.items()}
     except Exception as error:  # torch raises whatever the damaged bytes lead to
         raise StateError(f"{folder} cannot be read: {reason(error)}") from None
 
@@ -104,14 +110,14 @@ def stored_names(folder: Path) -> set[str]:
     """The names of the tensors in the files of ``folder``."""
     from safetensors import SafetensorError, safe_open
 
-    found: set[str] = set()
+    names: set[str] = set()
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, framework="pt") as file:
-                found |= set(file.keys())
+                names |= set(file.keys())
         except (OSError, SafetensorError) as error:
             raise StateError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-    return found
+    return names
 
 
 def write(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
@@ -126,11 +132,12 @@ def write(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
 
 def read(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
     """Fill ``tensors``, whole or sharded, from the files of ``folder``; StateError for a missing or other tensor."""
-    there = stored(folder)
+    on_disk = stored(folder)
     for name, tensor in tensors.items():
-        if name not in there:
+        if name not in on_disk:
             raise StateError(f"{folder} has no tensor {name!r}")
-        if (size := there[name].size) != tensor.shape:
+        size = on_disk[name].size
+        if size != tensor.shape:
             raise StateError(f"{folder}: tensor {name!r} has shape {tuple(size)}, not {tuple(tensor.shape)}")
     try:
         load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), **_among(ranks))

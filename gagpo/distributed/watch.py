@@ -26,7 +26,12 @@ EXIT_SECONDS = 5.0  # for the main thread to end in order; a collective call can
 
 
 class Watch:
-    """One thread beats and reads the beats of the others in the store where the ranks met; another checks the store.
+    """Heartbeats in the store where the ranks met.
+
+    A collective call waits for all ranks and cannot be interrupted, so threads must find out when a rank is gone. One
+    (``_beat``) writes this rank's number and reads those of the others; its calls to the store have no deadline and may
+    wait forever. The other (``_supervise``) makes no calls: it waits for the first one to report, and ends the process
+    when there is a reason or when the first thread has been silent for the deadline.
 
     The store ends with the process that holds it, so a store that does not answer means that this process is gone.
     Silence is counted in beats of this process: if it was stopped itself, the others get their full time again.
@@ -35,25 +40,28 @@ class Watch:
     """
 
     def __init__(self, store: Store, rank: int, world_size: int, deadline: float):
-        self.rank, self.world_size, self.deadline = rank, world_size, deadline
+        self.rank = rank
+        self.world_size = world_size
+        self.deadline = deadline
         self.store = PrefixStore("watch", store)
         self.store.set_timeout(timedelta(seconds=deadline))
         self.every = min(2.0, deadline / 5)
         self.parent = int(os.environ.get(PARENT, 0))
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        self._holder = "the torchrun that holds the ranks' store" if agent else f"rank 0 of {world_size}"
+        self._store_owner = "the torchrun that holds the ranks' store" if agent else f"rank 0 of {world_size}"
         self._ended = threading.Event()
         self._lost = threading.Event()
-        self._answered = threading.Event()  # by the store, since the last look
-        self._heard = ""  # why this rank has to end
-        self._reason, self._reports = "", False
+        self._answered = threading.Event()  # set when the store answers, cleared when that is seen
+        self._end_reason = ""  # why this rank has to end
+        self._reason = ""
+        self._reports = False  # whether this rank prints the reason
         self._stopping: Callable[[], bool] = lambda: False
 
     def __enter__(self) -> Watch:
         self.store.set(f"beat {self.rank}", "0")
-        self._thread = threading.Thread(target=self._look, name="ranks' watch", daemon=True)
+        self._thread = threading.Thread(target=self._supervise, name="ranks' watch", daemon=True)
         self._thread.start()
-        threading.Thread(target=self._listen, name="ranks' beats", daemon=True).start()
+        threading.Thread(target=self._beat, name="ranks' beats", daemon=True).start()
         return self
 
     def __exit__(
@@ -81,49 +89,53 @@ class Watch:
 
     def _first_to_report(self) -> bool:
         """Whether this rank is the first to report an error, so that only one message appears."""
-        return self._asked(lambda: self.store.add("reports", 1)) in (None, 1)
+        return self._from_store(lambda: self.store.add("reports", 1)) in (None, 1)
 
     def _publish_end(self, why: str) -> None:
         """Tell the others, and give them time to read it if the store ends with this process."""
 
-        def say() -> bool:
+        def publish() -> bool:
             self.store.set(f"beat {self.rank}", f"{ENDED}{why}")
             return True
 
-        if self._asked(say) and self.rank == 0:
+        if self._from_store(publish) and self.rank == 0:
             time.sleep(2 * self.every)
 
-    def _asked(self, call: Callable[[], T]) -> T | None:
+    def _from_store(self, call: Callable[[], T]) -> T | None:
         """The answer of the store; None if none comes in time."""
         answers: list[T] = []
-        asking = Background("the ranks' store", EXIT_SECONDS)
+        request = Background("the ranks' store", EXIT_SECONDS)
         try:
-            asking.start(lambda: answers.append(call()))
-            asking.wait()
+            request.start(lambda: answers.append(call()))
+            request.wait()
         except (Overdue, RuntimeError, dist.DistError):
             return None
         return answers[0]
 
-    def _listen(self) -> None:
+    def _beat(self) -> None:
         """Beat, and read the beats of the others, until this rank must end. Calls to the store have no deadline."""
-        beat, last = 0, {rank: ("", 0) for rank in range(self.world_size) if rank != self.rank}
-        while not self._heard and not self._ended.wait(self.every):
+        beat = 0
+        last_beats = {rank: ("", 0) for rank in range(self.world_size) if rank != self.rank}  # and beats since a change
+        while not self._end_reason and not self._ended.wait(self.every):
             beat += 1
             try:
                 self.store.set(f"beat {self.rank}", str(beat))
-                for rank, (before, silent) in last.items():  # a rank is alive as long as its number changes
-                    who = f"rank {rank} of {self.world_size}"
+                for rank, (before, unchanged) in last_beats.items():  # a rank is alive as long as its number changes
+                    name = f"rank {rank} of {self.world_size}"
                     value = self.store.get(f"beat {rank}").decode() if self.store.check([f"beat {rank}"]) else ""
-                    last[rank] = (value, 0 if value != before or not value else silent + 1)
+                    unchanged = 0 if value != before or not value else unchanged + 1
+                    last_beats[rank] = (value, unchanged)
                     if value.startswith(ENDED):
-                        self._heard = self._heard or f"{who} has ended ({value.removeprefix(ENDED)})"
-                    elif last[rank][1] * self.every > self.deadline:
-                        self._heard = self._heard or self._silent(who)
+                        self._end_reason = self._end_reason or f"{name} has ended ({value.removeprefix(ENDED)})"
+                    elif unchanged * self.every > self.deadline:
+                        self._end_reason = self._end_reason or self._silent(name)
             except (RuntimeError, dist.DistError):
-                self._heard = self._heard or f"{self._holder} is gone, and the store of the ranks with it"
+                self._end_reason = (
+                    self._end_reason or f"{self._store_owner} is gone, and the store of the ranks with it"
+                )
             self._answered.set()
 
-    def _look(self) -> None:
+    def _supervise(self) -> None:
         """End this rank once there is a reason, or once the store has been silent for the deadline."""
         silent = 0
         while not self._ended.wait(self.every):
@@ -132,16 +144,19 @@ class Watch:
             if self.parent and os.getppid() != self.parent:
                 return self._end("the process that started the ranks is gone")
             if silent * self.every > self.deadline:
-                return self._end(self._silent(self._holder))
-            if self._heard:
-                return self._end(self._heard)
+                return self._end(self._silent(self._store_owner))
+            if self._end_reason:
+                return self._end(self._end_reason)
         return None
 
-    def _silent(self, who: str) -> str:
-        return f"{who} has given no sign of life for {self.deadline:g} s"
+    def _silent(self, name: str) -> str:
+        return f"{name} has given no sign of life for {self.deadline:g} s"
 
     def _end(self, reason: str) -> None:
-        """Tell the others, give the main thread a moment to end in order, and exit."""
+        """Tell the others, give the main thread a moment to end in order, and exit.
+
+        The main thread may wait in a collective call for the lost rank; then only ``os._exit`` ends the process.
+        """
         self._reason = f"{reason}; this one (rank {self.rank}) ends too: continue with gagpo train --resume RUN"
         self._reports = self._first_to_report()
         self._lost.set()

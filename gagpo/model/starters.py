@@ -20,7 +20,9 @@ from gagpo.base.folders import data_folder
 
 PREFIX = "starter:"
 FORMAT = "gagpo starter 1"
-MANIFEST, SETTINGS, PACKED = manifest.NAME, "recipe.yaml", ".xz"
+MANIFEST = manifest.NAME
+SETTINGS = "recipe.yaml"
+PACKED = ".xz"
 LOCK_SECONDS = 60.0  # another process may be unpacking the same starter, which takes a second
 
 
@@ -70,8 +72,8 @@ def find(model: str) -> Starter:
     """
     name = model.removeprefix(PREFIX)
     if name not in names():
-        known = ", ".join(PREFIX + known for known in names()) or "none"
-        raise InvalidArgument(f"there is no starter {name!r}; choose one of {known}")
+        choices = ", ".join(PREFIX + starter for starter in names()) or "none"
+        raise InvalidArgument(f"there is no starter {name!r}; choose one of {choices}")
     starter = read(root() / name)
     try:
         manifest.compare(starter.folder, starter.manifest["files"])
@@ -84,14 +86,14 @@ def read(folder: Path) -> Starter:
     """The starter in ``folder``, of which only the manifest is checked."""
     path = folder / MANIFEST
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["format"] != FORMAT or not all(
-            Path(file).name == file and isinstance(digest, str) for file, digest in found["files"].items()
+        manifest_values = json.loads(path.read_text(encoding="utf-8"))
+        if manifest_values["format"] != FORMAT or not all(
+            Path(file).name == file and isinstance(digest, str) for file, digest in manifest_values["files"].items()
         ):
             raise ValueError("not a manifest of this version")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read ({error}); install the package again") from None
-    return Starter(folder.name, folder, found)
+    return Starter(folder.name, folder, manifest_values)
 
 
 def _unpacked(starter: Starter) -> Path:
@@ -103,12 +105,12 @@ def _unpacked(starter: Starter) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with lock.alone(folder.with_name(f".{folder.name}.lock"), LOCK_SECONDS, f"unpacking {folder}"):
         if not _is_whole(folder):
-            with durable.replacing_folder(folder) as made:
+            with durable.replacing_folder(folder) as unpacked:
                 for name in starter.manifest["files"]:
                     data = (starter.folder / name).read_bytes()
                     packed = name.endswith(PACKED)
-                    (made / name.removesuffix(PACKED)).write_bytes(lzma.decompress(data) if packed else data)
-                manifest.write(made)
+                    (unpacked / name.removesuffix(PACKED)).write_bytes(lzma.decompress(data) if packed else data)
+                manifest.write(unpacked)
     return folder
 
 

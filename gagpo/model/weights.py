@@ -39,8 +39,8 @@ def checked(tensors: Iterable[NamedTensor], shapes: Mapping[str, tuple[int, ...]
     for name, tensor in tensors:
         shape = missing.pop(name, None)
         if shape != tuple(tensor.shape):
-            known = "is unknown or came twice" if shape is None else f"has shape {shape} in the engine"
-            raise WeightsError(f"parameter {name!r} of shape {tuple(tensor.shape)} {known}")
+            fault = "is unknown or came twice" if shape is None else f"has shape {shape} in the engine"
+            raise WeightsError(f"parameter {name!r} of shape {tuple(tensor.shape)} {fault}")
         yield name, tensor
     if missing:
         raise WeightsError(f"{len(missing)} parameters were not sent to the engine, the first {min(missing)!r}")
@@ -64,7 +64,8 @@ def copy_tensors(model: torch.nn.Module, tensors: Iterable[NamedTensor]) -> None
 
     Raises: WeightsError as :func:`checked`.
     """
-    own = dict(model.named_parameters())
-    for name, tensor in checked(tensors, {name: tuple(parameter.shape) for name, parameter in own.items()}):
-        if own[name].data_ptr() != tensor.data_ptr() or own[name].dtype != tensor.dtype:
-            own[name].copy_(tensor)
+    parameters = dict(model.named_parameters())
+    for name, tensor in checked(tensors, {name: tuple(parameter.shape) for name, parameter in parameters.items()}):
+        parameter = parameters[name]
+        if parameter.data_ptr() != tensor.data_ptr() or parameter.dtype != tensor.dtype:
+            parameter.copy_(tensor)

@@ -7,12 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from gagpo.base.defaults import MAX_TOKENS
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options, by_name
-
-LIMIT = 512
-"""Response limit without a rollout: the default of ``rollout.max_tokens``."""
-
 
 # Gates: what happens to ratio * advantage --------------------------------------------------------------------------
 
@@ -111,7 +108,7 @@ class ActionMean(Options):
 class Constant(Options):
     """Token sum divided by ``rows * length`` (Dr.GRPO).
 
-    length: tokens; None for the rollout's response limit, or 512 without a rollout.
+    length: tokens; None for the rollout's response limit, or the default limit without a rollout.
     """
 
     name: Literal["constant"] = "constant"
@@ -119,7 +116,7 @@ class Constant(Options):
 
     @property
     def tokens(self) -> int:
-        return self.length or LIMIT
+        return self.length or MAX_TOKENS
 
 
 class Geometric(Options):

@@ -25,18 +25,20 @@ import torch
 
 from gagpo.agents.engines.base import Engine, Request
 from gagpo.agents.engines.parity import ParityCheck, PolicyReader
+from gagpo.agents.engines.registry import engine_options
 from gagpo.agents.setup import make_engine
 from gagpo.algorithms import load as load_algorithm
 from gagpo.base.cores import available_cores
 from gagpo.base.errors import GagpoError, InvalidArgument, first_line
 from gagpo.credit import Credit
+from gagpo.data import Row
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import Reader, sampled_from, shard
-from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.dtypes import dtype_of
 from gagpo.model.loading import load_model, load_tokenizer
+from gagpo.model.networks import Networks
+from gagpo.model.sharding import ShardedReader, shard, unsharded_copy
 from gagpo.model.weights import named_tensors
 from gagpo.planning.memory import GB
 from gagpo.runs.run_folder import versions
@@ -235,7 +237,7 @@ def check_training_step(machine: Machine) -> Finding:
     """Check that an optimiser step of the tiny model, over all ranks, gives the expected numbers."""
     model, _ = machine.tiny()
     if not machine.ranks.alone:
-        shard(model, machine.ranks, "float32", machine.device)
+        shard(model, machine.ranks.mesh(machine.device), "float32")
     length, count, response = 128, 16, 32
     place_K, old_K = np.arange(length - response, length), np.full(response, OLD, np.float32)
     rows = []
@@ -245,8 +247,8 @@ def check_training_step(machine: Machine) -> Finding:
     credit = Credit(np.linspace(0.0, 1.0, count), np.full(count, response))
     # A large epsilon keeps AdamW from amplifying rounding.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
-    packing, algorithm = Packing(512), load_algorithm("cispo")
-    updater = Updater(model, optimizer, algorithm, packing=packing, device=machine.device, ranks=machine.ranks)
+    settings = UpdateSettings(packing=Packing(512))
+    updater = Updater(Networks(model), optimizer, load_algorithm("cispo"), settings, machine.ranks)
     before = float(updater.score(rows, credit.tokens)[0].mean()) - OLD
     norm = updater.update(rows, credit, np.random.default_rng(0))["grad_norm"]
     after = float(updater.score(rows, credit.tokens)[0].mean()) - OLD
@@ -263,16 +265,22 @@ def check_engine(machine: Machine) -> Finding:
     Each of several ranks has its own engine and scores with the sharded policy.
     """
     ranks, (model, tokenizer) = machine.ranks, machine.tiny()
-    whole = machine.engine != "vllm"  # vLLM needs no weights in this process
-    copy = sampled_from(model, ranks, machine.dtype, whole)
-    options: dict[str, object] = {"own": True} if whole and not ranks.alone else {}
-    read: PolicyReader | None = None
+    options = engine_options(machine.engine)
+    sampled_model = model
+    reader: PolicyReader | None = None
     if not ranks.alone:
-        shard(model, ranks, "float32", machine.device)
-        read = Reader(model, machine.device, "float32")
-        options |= {} if whole else {"read": read}
-    engine = make_engine(machine.engine, copy, tokenizer, dtype=machine.dtype, **options)
-    parity = ParityCheck(model, machine.dtype, engine.max_length, read=read)
+        sampled_model = unsharded_copy(model, machine.dtype, options.needs_weights)
+        shard(model, ranks.mesh(machine.device), "float32")
+        reader = ShardedReader(model, machine.device, "float32")
+    engine = make_engine(
+        options,
+        sampled_model,
+        tokenizer,
+        dtype=machine.dtype,
+        own_weights=not ranks.alone,
+        reader=None if options.needs_weights else reader,
+    )
+    parity = ParityCheck(model, machine.dtype, engine.max_length, reader)
     found = {"gap": gap_of(engine, parity)}
     with torch.no_grad():
         for parameter in model.parameters():

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gagpo.agents.engines.ranks import is_colocated
-from gagpo.agents.engines.registry import SERVERS
-from gagpo.learning.logprobs import chunk_tokens
 from gagpo.model.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
+from gagpo.model.logprobs import chunk_tokens
 from gagpo.model.shape import Shape
 from gagpo.settings import RunSettings
 
 GB = 1e9
-VLLM_SHARE, VLLM_CPU_CACHE = 0.4, 2**30  # the vLLM engine's defaults
 
 MOMENTS = 8  # bytes of Adam's two moments of a parameter, in float32
 BFLOAT16_SAVING = 13  # bytes per token, layer and unit of width that a layer saves entirely in bfloat16
@@ -120,17 +117,16 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     size, ranks = _size(engine.dtype), settings.processes
     largest = shape.vocabulary * shape.width
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
-    if engine.name in SERVERS:
-        elsewhere = settings.device != "cpu" and not is_colocated(engine.options, settings.device)
-        if elsewhere or engine.options.get("urls"):
-            return _sending(settings, largest)  # the engines have their own devices
+    if engine.options.serves:
+        if not engine.options.uses_device(settings.device):
+            return _sending(settings, largest)  # the servers have their own devices
         if settings.device == "cpu":
-            cache = max(VLLM_CPU_CACHE, token * row)
+            cache = max(engine.options.cpu_cache_bytes, token * row)
             return [
-                Part("engine weights", size * shape.parameters, PHASES, f"vLLM's copy, {engine.dtype}"),
-                Part("KV cache", cache, PHASES, "vLLM on a CPU"),
+                Part("engine weights", size * shape.parameters, PHASES, f"{engine.name}'s copy, {engine.dtype}"),
+                Part("KV cache", cache, PHASES, f"{engine.name} on a CPU"),
             ]
-        share = engine.memory or VLLM_SHARE
+        share = engine.memory or engine.options.memory_fraction
         least = size * shape.parameters + token * row
         taken = max(least, share * gigabytes * GB) if gigabytes else least
         note = f"engine.memory={share:g} of the GPU; weights and one response need {least / GB:.1f} GB"
@@ -166,7 +162,7 @@ def most_sessions(settings: RunSettings) -> int:
 
 def _sending(settings: RunSettings, largest: int) -> list[Part]:
     """Memory on the trainer's device for an engine in other processes; weights are sent one by one."""
-    if settings.device == "cpu" or settings.engine.name not in SERVERS:
+    if settings.device == "cpu" or not settings.engine.options.serves:
         return []
     return [Part("a weight on its way", 4 * largest, ("sampling",), "the largest weight, whole")]
 

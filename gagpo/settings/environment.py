@@ -20,16 +20,16 @@ from gagpo.envs.tasks import in_environment
 from gagpo.settings.training import EvaluationSettings
 
 
-def _plain(value: object, where: str = "") -> object:
+def plain(value: object, where: str = "") -> object:
     """``value``, if JSON can hold it unchanged, so that the run's config.yaml can be read back."""
     if isinstance(value, dict):
         for key, part in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"the key {key!r}{where} is not text; quote it")
-            _plain(part, f" of {key}")
+            plain(part, f" of {key}")
     elif isinstance(value, list):
         for part in value:
-            _plain(part, where)
+            plain(part, where)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"the value {value}{where} is not a finite number")
     elif not isinstance(value, str | int | float | None):
@@ -37,7 +37,7 @@ def _plain(value: object, where: str = "") -> object:
     return value
 
 
-Kwargs = Annotated[dict[Any, Any], AfterValidator(_plain)]
+Kwargs = Annotated[dict[Any, Any], AfterValidator(plain)]
 """Plain values by name, as YAML and JSON both write them."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from gagpo.agents.engines.registry import ENGINES, StoredOptions
 from gagpo.base.core_schema import NotYaml, parse_yaml, read_mapping, write_yaml
 from gagpo.base.nearest import hint
 from gagpo.base.options import by_name, by_place, complaint, sentence
@@ -52,9 +53,10 @@ def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
 
 
 def load_stored(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
-    """As :func:`load`, for commands that do not train: a credit that is not of this package is not imported.
+    """As :func:`load`, for commands that do not train: a credit or an engine of other code is not imported.
 
-    Its name stays, its options and the critic are left out. The other settings import nothing when they are read.
+    The credit's name stays, its options and the critic are left out. The engine's options are validated when it is
+    built. The other settings import nothing when they are read.
     """
     changed = _overridden(read_mapping(find_config(config), SettingsError), overrides)
     algorithm = changed.get("algorithm")
@@ -62,6 +64,10 @@ def load_stored(config: str | Path, overrides: Sequence[str] = ()) -> RunSetting
     if isinstance(algorithm, dict) and isinstance(credit, dict) and credit.get("name") not in CREDITS.builtin:
         stored = CreditSettings(name=str(credit.get("name")))
         changed["algorithm"] = {**algorithm, "preset": "", "credit": stored, "critic": None}
+    engine = by_name(changed.get("engine"))
+    if isinstance(engine, dict) and engine.get("name", "transformers") not in ENGINES.ours:
+        options = StoredOptions(engine=str(engine["name"]), values=engine.get("options") or {})
+        changed["engine"] = {**engine, "options": options}
     return parse(changed, str(config))
 
 

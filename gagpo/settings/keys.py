@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel
 
+from gagpo.agents.engines.options import EngineOptions
+from gagpo.agents.engines.registry import ENGINES
 from gagpo.base.nearest import nearest
 from gagpo.credit import CREDITS, CreditSettings
 
@@ -23,13 +25,15 @@ def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
 
 
 def options(annotation: object) -> list[type[BaseModel]]:
-    """The sections that a field may hold, with all credits of this package.
+    """The sections that a field may hold, with all credits and engines of this package.
 
     A list of credits has none: a sum of credits is a credit, so its keys would have no end.
     """
     if isinstance(annotation, type) and not typing.get_args(annotation):
         if issubclass(annotation, CreditSettings):
             return [CREDITS.find(name) for name in CREDITS.builtin]
+        if issubclass(annotation, EngineOptions):
+            return [ENGINES.find(name) for name in ENGINES.builtin]
         return [annotation] if issubclass(annotation, BaseModel) else []
     sections = [option for part in typing.get_args(annotation) for option in options(part)]
     if typing.get_origin(annotation) is list:

@@ -6,8 +6,6 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-from gagpo.agents.engines.ranks import require_vllm
-from gagpo.agents.engines.registry import SERVERS
 from gagpo.base.hub import NAME, why_unavailable
 from gagpo.base.nearest import nearest
 from gagpo.envs.arguments import require_arguments
@@ -22,8 +20,7 @@ def require_machine(settings: RunSettings) -> None:
     require_device(settings.device)
     require_environments(settings)
     require_trackers(settings.trackers)
-    if settings.engine.name in SERVERS and not settings.engine.options.get("urls"):
-        require_vllm()
+    settings.engine.options.require_machine()
 
 
 def require_environments(settings: RunSettings) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from gagpo.agents.engines.base import Sampling
-from gagpo.agents.engines.ranks import require_one_gpu
-from gagpo.agents.engines.registry import ENGINES, SERVERS
+from gagpo.agents.engines.options import EngineOptions
+from gagpo.agents.engines.registry import ENGINES, engine_options
+from gagpo.base.defaults import MAX_TOKENS
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options, by_name
 from gagpo.envs.pool.pool import WORKERS
 from gagpo.model.dtypes import require_known
-from gagpo.settings.environment import Kwargs
+from gagpo.settings.environment import plain
 
 MOST_EPISODES = 1_000_000
 """Most episodes of an iteration; with one short turn each they take some gigabytes of memory."""
@@ -25,7 +26,7 @@ class RolloutSettings(Options):
     tasks: int = Field(16, ge=1, description="task groups of an iteration")
     samples: int = Field(8, ge=1, description="episodes of a group")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
-    max_tokens: int = Field(512, ge=1, description="most tokens of a response")
+    max_tokens: int = Field(MAX_TOKENS, ge=1, description="most tokens of a response")
     workers: Literal["auto"] | int = Field(
         "auto",
         description="environment processes, at most 1024; 0: step them in the trainer's process; auto: 0 for the "
@@ -95,7 +96,7 @@ class EngineSettings(Options):
     sleep: bool = Field(
         True, description="free the engine's memory during updates; false if it has a device of its own"
     )
-    options: Kwargs = Field({}, description="further options of the engine")
+    options: SerializeAsAny[EngineOptions] = Field(EngineOptions(), description="the engine's own options")
 
     @model_validator(mode="before")
     @classmethod
@@ -105,14 +106,28 @@ class EngineSettings(Options):
             require_known("float16")
         return value
 
-    @model_validator(mode="after")
-    def _known(self) -> EngineSettings:
-        ENGINES.place(self.name)
-        if self.name in SERVERS:
-            require_one_gpu(self.options)
-        return self
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        ENGINES.place(name)
+        return name
 
-    def arguments(self) -> dict[str, Any]:
-        """Keyword arguments for :func:`gagpo.agents.setup.make_engine`."""
-        memory = {} if self.memory is None else {"memory": self.memory}
-        return {"dtype": self.dtype, **memory, **self.options}
+    @field_validator("options", mode="before")
+    @classmethod
+    def _of_the_engine(cls, options: object, info: ValidationInfo) -> object:
+        """Validate the options by the engine's own class, unless that has been done."""
+        name = info.data.get("name")  # absent if it is wrong
+        if name is not None and type(options) is EngineOptions:  # the default
+            return engine_options(name)
+        if name is not None and isinstance(options, dict):
+            plain(options)
+            return engine_options(name, options)
+        return options
+
+    @model_validator(mode="after")
+    def _memory_that_is_used(self) -> EngineSettings:
+        if self.memory is not None and not self.options.takes_memory:
+            raise InvalidArgument(
+                f"memory has no effect on engine {self.name}, which allocates what it needs: remove it"
+            )
+        return self

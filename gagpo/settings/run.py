@@ -86,7 +86,7 @@ class RunSettings(Options):
         older, each token is weighted: the decoupled objective (Hilton et al. 2021), whose trust region is around the
         weights before the update and not around the sampler's.
         """
-        same = self.engine.name == "transformers" and self.engine.dtype == self.training.precision == "float32"
+        same = self.engine.options.same_numerics and self.engine.dtype == self.training.precision == "float32"
         ahead = self.rollout.ahead > 0
         if (ahead or not same) and "correction" not in self.algorithm.model_fields_set:
             correction = type(self.algorithm.correction)(name="token" if ahead else "recompute")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -104,8 +104,8 @@ def of_file(settings: RunSettings, path: Path) -> Demonstrations:
         episodes.append(episode)
     if not episodes:
         raise InvalidArgument(f"{path} holds no successful episode to imitate")
-    for turn in (turn for episode in episodes for turn in episode.turns):
-        turn.trainable = turn.valid
+    for episode in episodes:
+        episode.turns = [replace(turn, trainable=turn.valid) for turn in episode.turns]
     rephrase(episodes, settings)
     return Demonstrations(episodes, mistakes=0.0)
 
@@ -153,7 +153,7 @@ class NoisyExpert:
         actions = state.info.get("admissible_actions") or self.actions
         if turn is None or not actions or rng.random() >= self.mistake_rate:
             return turn
-        return Turn.acting(separate(actions[int(rng.integers(len(actions)))]))
+        return Turn.of_actions(separate(actions[int(rng.integers(len(actions)))]))
 
     def forget(self, slot: int) -> None:
         pass
@@ -193,8 +193,8 @@ def best_random_episodes(
         )
     better.sort(key=lambda episode: (-episode.reward, len(episode.turns)))
     best = better[: max(1, len(episodes) // RANDOM_EPISODES_PER_DEMONSTRATION)]
-    for turn in (turn for episode in best for turn in episode.turns):
-        turn.trainable = turn.valid
+    for episode in best:
+        episode.turns = [replace(turn, trainable=turn.valid) for turn in episode.turns]
     return best
 
 
@@ -282,6 +282,7 @@ def action_format_of(settings: RunSettings) -> ActionFormat:
 def rephrase(episodes: Sequence[Episode], settings: RunSettings) -> None:
     """Rewrite the responses from which the learner's parser would not read the action that was carried out."""
     action_format = action_format_of(settings)
-    for turn in (turn for episode in episodes for turn in episode.turns):
-        if action_format.read(turn.response).action != turn.action:
-            turn.response = action_format.write(turn)
+    for episode in episodes:
+        for number, turn in enumerate(episode.turns):
+            if action_format.read(turn.response).action != turn.action:
+                episode.turns[number] = replace(turn, response=action_format.write(turn))

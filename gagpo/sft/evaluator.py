@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,8 +136,9 @@ class SftEvaluator:
         """Evaluate ``model`` after ``step`` steps; report and keep the result."""
         settings = self.settings
         engine = make_engine("transformers", model.eval(), self.tokenizer, dtype=settings.engine.dtype)
-        agent = language_agent(engine, self.env, settings.rollout.sampling, **dict(settings.context))
-        measure = Measure.of(step, run_evaluation(settings, agent, EPISODES_PER_TASK))
+        with closing(engine):
+            agent = language_agent(engine, self.env, settings.rollout.sampling, **dict(settings.context))
+            measure = Measure.of(step, run_evaluation(settings, agent, EPISODES_PER_TASK))
         self.measures.append(measure)
         self.report(self.words(measure))
 

@@ -15,10 +15,10 @@ import torch
 from gagpo.base import durable
 from gagpo.base.errors import GagpoError
 from gagpo.base.progress import track
-from gagpo.learning.batch import Row
-from gagpo.learning.forward import autocast
-from gagpo.learning.logprobs import token_logprobs
+from gagpo.data import Row
 from gagpo.learning.packing import packing_of
+from gagpo.model.dtypes import autocast
+from gagpo.model.logprobs import token_logprobs
 from gagpo.settings import RunSettings, SftSettings
 from gagpo.sft.demonstrations import sft_of
 from gagpo.sft.evaluator import MAX_STEPS, SftEvaluator, round_rate, rounds
@@ -140,7 +140,7 @@ def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettin
     total = 0.0
     for micro_batch in packing_of(model, settings).micro_batches(rows):
         batch = micro_batch.to(settings.device)
-        with autocast(settings):
+        with autocast(settings.device, settings.training.precision):
             logprob_K, _ = token_logprobs(model, batch, entropy="none")
         # Both means run over the whole batch, so that the gradients of micro-batches add up.
         response_K = batch.turn_K == RESPONSE

@@ -207,9 +207,14 @@ def _episode(
             end_token = end_tokens.following(conversation_text, _render_after(tokenizer, messages, place, tools))
         response_ids = encoder.encode(text + end_token)
         response = tokenizer.decode(response_ids, skip_special_tokens=True)
-        turn = Turn(str(messages[place - 1]["content"]), response, response, trainable=_is_imitated(message))
-        turn.prompt_ids = prompt_ids
-        turn.response_ids = response_ids
+        turn = Turn(
+            observation=str(messages[place - 1]["content"]),
+            response=response,
+            action=response,
+            trainable=_is_imitated(message),
+            prompt_ids=prompt_ids,
+            response_ids=response_ids,
+        )
         episode.turns.append(turn)
         previous_text = prompt + text
         previous_ids = np.concatenate([prompt_ids, response_ids])

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from gagpo.agents.context import Context
 from gagpo.base import durable
+from gagpo.data import Row, build_rows
 from gagpo.data.episodes import Episode
-from gagpo.learning.batch import Row, build_rows
 
 # Kinds of tokens: in a response to imitate, in the text that the model reads, and not predicted.
 RESPONSE = 0
@@ -54,8 +54,9 @@ def tokenized_rows(
         for number, turn in enumerate(episode.turns):
             if len(turn.prompt_ids):  # read from a file of conversations, which are tokenized by the chat template
                 continue
-            turn.prompt_ids = context.prompt(episode.turns[:number], turn.observation)
-            turn.response_ids = context.response(turn.response)
+            prompt_ids = context.prompt(episode.turns[:number], turn.observation)
+            response_ids = context.response(turn.response)
+            episode.turns[number] = replace(turn, prompt_ids=prompt_ids, response_ids=response_ids)
         on_episode(episode)
         rows += labelled_rows(episode, stray)
     return rows

@@ -1,4 +1,4 @@
-"""Advantage, value and state group, written back to the turns of the episodes."""
+"""Credit, state values and policy ratios of an update, as one record for each turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from gagpo.credit import Credit, CreditSettings, Turns
 from gagpo.credit.gagpo import Gagpo
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode, TurnCredit
 
 
 def annotate(
@@ -19,37 +19,48 @@ def annotate(
     settings: CreditSettings,
     ratio_K: np.ndarray | None = None,
     gate_weight_K: np.ndarray | None = None,
-) -> None:
-    """Write ``credit`` to the turns of the ``trained`` episodes, and mark these among all ``played``.
+) -> list[list[TurnCredit]]:
+    """The credit of every turn of the ``played`` episodes.
 
+    trained: the episodes of the batch, some of ``played``; turns of the others have no advantage.
     turns: the columns that credit was computed from, in the order of ``trained``.
     ratio_K: probability ratio of each response token.
     gate_weight_K: what the gate left of each response token's gradient.
     """
-    kept = {id(episode) for episode in trained}
-    for episode in played:
-        episode.kept = id(episode) in kept
-    advantage_N, value_N = credit.advantage_N, _values(turns, settings, credit.value_K)
+    advantage_N = credit.advantage_N
+    value_N = _values(turns, settings, credit.value_K)
     state_N = None if turns.state_N is None else turns.states()
+    token_columns = {"ratios": ratio_K, "gate_weights": gate_weight_K}
+    if credit.level == "token":
+        token_columns["advantages"] = credit.advantage
     end_N = np.cumsum(turns.tokens_N)
-    for number, turn in enumerate(turn for episode in trained for turn in episode.turns):
-        turn.advantage = float(advantage_N[number])
-        turn.value = None if value_N is None else float(value_N[number])
-        turn.group_state = None if state_N is None else int(state_N[number])
-        tokens = slice(end_N[number] - turns.tokens_N[number], end_N[number])
-        if credit.level == "token":
-            turn.advantages = credit.advantage[tokens].astype(np.float32)
-        if ratio_K is not None and len(ratio_K) == end_N[-1]:
-            turn.ratios = ratio_K[tokens].astype(np.float32)
-        if gate_weight_K is not None and len(gate_weight_K) == end_N[-1]:
-            turn.gate_weights = gate_weight_K[tokens].astype(np.float32)
+    turn_credits = []
+    for number, (start, end) in enumerate(zip(turns.first_token_N, end_N, strict=True)):
+        turn_credits.append(
+            TurnCredit(
+                trained_on=True,
+                advantage=float(advantage_N[number]),
+                value=None if value_N is None else float(value_N[number]),
+                group_state=None if state_N is None else int(state_N[number]),
+                **{
+                    name: column_K[start:end].astype(np.float32)
+                    for name, column_K in token_columns.items()
+                    if column_K is not None and len(column_K) == turns.num_tokens
+                },
+            )
+        )
+    # By identity: equal episodes of one task are different episodes.
+    end_E = np.cumsum([len(episode.turns) for episode in trained])
+    credits_of = {
+        id(episode): turn_credits[end - len(episode.turns) : end] for episode, end in zip(trained, end_E, strict=True)
+    }
+    return [credits_of.get(id(episode), [TurnCredit()] * len(episode.turns)) for episode in played]
 
 
 def _values(turns: Turns, settings: CreditSettings, value_K: np.ndarray | None) -> np.ndarray | None:
     """The value of each turn's state: the critic's, else GAGPO's, else the mean return, discounted as in the credit."""
     if value_K is not None:
-        value_N: np.ndarray = value_K[np.cumsum(turns.tokens_N) - turns.tokens_N]
-        return value_N
+        return np.asarray(value_K[turns.first_token_N])
     if turns.state_N is None:
         return None
     gagpo = settings if isinstance(settings, Gagpo) else Gagpo(gamma=getattr(settings, "gamma", 1.0))

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from gagpo.agents.agent import ChatFormat, LanguageAgent
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
-from gagpo.agents.engines.registry import SERVERS
 from gagpo.agents.setup import language_agent, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.data.episodes import Episode
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import Reader
 from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.mixed import MixedPool
 from gagpo.eval.evaluate import evaluate
 from gagpo.eval.results import EvalResult
+from gagpo.learning.policy import TrainedPolicy
+from gagpo.model.sharding import ShardedReader
 from gagpo.settings import RunEnvironment, RunSettings, SettingsError
-from gagpo.training.policy import TrainedPolicy
 
 
 class Sampler:
@@ -92,23 +90,26 @@ class Sampler:
 
 def needs_weights(settings: RunSettings) -> bool:
     """Whether the engine needs a model with weights in this process, as all do except servers."""
-    return settings.engine.name not in SERVERS
+    return settings.engine.options.needs_weights
 
 
 def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module, ranks: Ranks) -> Engine:
     """The run's engine, with its own weights if those in training are sharded or change meanwhile."""
     chosen, ahead = settings.engine, settings.rollout.ahead > 0
-    own = ahead or not ranks.alone
-    arguments = chosen.arguments()
-    tokenizer: Any = policy.tokenizer
-    if own and chosen.name == "transformers":
-        arguments["own"] = True
+    own_weights = ahead or not ranks.alone
+    reader = None
     if not ranks.alone and not needs_weights(settings):
-        arguments["read"] = Reader(policy.model, settings.device, settings.training.precision)
-    if ahead:
-        tokenizer = copy.deepcopy(tokenizer)
-    engine = make_engine(chosen.name, model, tokenizer, **arguments)
-    if own and engine.shares_weights:
+        reader = ShardedReader(policy.model, settings.device, settings.training.precision)
+    engine = make_engine(
+        chosen.options,
+        model,
+        copy.deepcopy(policy.tokenizer) if ahead else policy.tokenizer,
+        dtype=chosen.dtype,
+        memory=chosen.memory,
+        own_weights=own_weights,
+        reader=reader,
+    )
+    if own_weights and engine.shares_weights:
         why, remedy = "rollout.ahead samples during updates", "rollout.ahead=0"
         if not ahead:
             why, remedy = "several processes shard them", "processes=1"

@@ -14,7 +14,7 @@ from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode, episode_from_record, episode_record
 from gagpo.envs.pool import WorkerPool
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.summary import result_lines
@@ -259,7 +259,7 @@ def test_an_answer_that_is_withheld_is_a_turn_of_its_own_kind(prompt):
     with serving(end="content_filter", style="{}") as server:
         _, (episode,) = play(server, count=1, chat=ChatSettings(find_prompt(prompt)))
     assert {turn.invalid for turn in episode.turns} == {"withheld"} and {turn.action for turn in episode.turns} == {""}
-    assert Episode.from_record(episode.record()).turns[0].invalid == "withheld"
+    assert episode_from_record(episode_record(episode)).turns[0].invalid == "withheld"
     panel = Panel(CORRIDOR, "test", "0" * 16, 1)
     result = EvalResult.from_episodes([episode], panel, "openai:m", 0.4)
     (attempt,) = result.every_try

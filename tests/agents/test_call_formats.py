@@ -116,19 +116,21 @@ def test_errors_name_what_is_wrong_with_a_call(response):
     calls = Toolbox((), FORMATS["hermes"]).read(response)
     assert [one.action for one in calls] == [""] and WRONG[response] in calls[0].error
     assert len(calls[0].error) < 500
-    turn = Turn.calling(response, calls)
-    assert turn.invalid == "not parsed" and turn.action == "" and turn.upcoming == ""
+    turn = Turn.of_calls(response, calls)
+    assert turn.invalid == "not parsed" and turn.action == "" and turn.pending_action == ""
 
 
 def test_each_call_is_judged_by_itself():
     response = FORMATS["llama"].write(
         [ToolCall("act", {"command": "left"}), ToolCall("fly"), ToolCall("act", {"command": "up"})]
     )
-    turn = Turn.calling(response, Toolbox((), FORMATS["llama"]).read(response))
+    turn = Turn.of_calls(response, Toolbox((), FORMATS["llama"]).read(response))
     assert [one.action for one in turn.calls] == ["left", "", "up"] and turn.action == "left\nup"
     assert turn.invalid == "not parsed"
-    seen = [turn.answer(text) for text in ("At 2.", "At 2 still.", "At 2.")]
-    assert seen[-1].splitlines() == ["At 2.", turn.calls[1].error, "At 2 still.", "At 2."] and turn.upcoming is None
+    for text in ("At 2.", "At 2 still.", "At 2."):
+        turn = turn.with_answer(text)
+    assert turn.answers.splitlines() == ["At 2.", turn.calls[1].error, "At 2 still.", "At 2."]
+    assert turn.pending_action is None
 
 
 def test_unknown_formats_are_named():

@@ -1,5 +1,6 @@
 """Prompts extend earlier tokens by the text of the chat template."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,10 +21,8 @@ def played(context, *pairs):
     """Turns whose responses are as an engine would have written them."""
     turns = []
     for observation, response in pairs:
-        turn = Turn(observation, response, response)
-        turn.prompt_ids = context.prompt(turns, observation)
-        turn.response_ids = context.response(response)
-        turns.append(turn)
+        prompt_ids, response_ids = context.prompt(turns, observation), context.response(response)
+        turns.append(Turn(observation, response, response, prompt_ids=prompt_ids, response_ids=response_ids))
     return turns
 
 
@@ -52,7 +51,7 @@ def test_response_tokens_are_never_encoded_again(tokenizer):
     context = Context(tokenizer, find_prompt("plain"))
     turns = played(context, ("You stand at 3.", "left"))
     letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "left"]
-    turns[0].response_ids = np.array([*letters, tokenizer.eos_token_id], np.int32)
+    turns[0] = replace(turns[0], response_ids=np.array([*letters, tokenizer.eos_token_id], np.int32))
     prompt = context.prompt(turns, "You stand at 2.")
     start = len(turns[0].prompt_ids)
     assert prompt[start : start + 5].tolist() == turns[0].response_ids.tolist()
@@ -61,7 +60,7 @@ def test_response_tokens_are_never_encoded_again(tokenizer):
 def test_a_response_cut_at_its_limit_gets_the_end_token_of_the_template(tokenizer):
     context = Context(tokenizer, find_prompt("plain"))
     turns = played(context, ("You stand at 3.", "left"))
-    turns[0].response_ids = turns[0].response_ids[:-1]
+    turns[0] = replace(turns[0], response_ids=turns[0].response_ids[:-1])
     assert "left<|end|><|user|>You stand at 2." in tokenizer.decode(context.prompt(turns, "You stand at 2."))
 
 
@@ -127,7 +126,7 @@ def test_a_response_cut_after_an_angle_bracket_keeps_the_end_marker_whole(tokeni
     context = Context(tokenizer, find_prompt("plain"))
     turns = played(context, ("You stand at 3.", "left"))
     bracket = tokenizer.encode("<", add_special_tokens=False)
-    turns[0].response_ids = np.array([*turns[0].response_ids[:-1], *bracket], np.int32)
+    turns[0] = replace(turns[0], response_ids=np.array([*turns[0].response_ids[:-1], *bracket], np.int32))
     prompt = context.prompt(turns, "You stand at 2.")
     first = len(turns[0].prompt_ids) + len(turns[0].response_ids)
     assert prompt[first] == tokenizer.eos_token_id

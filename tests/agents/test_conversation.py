@@ -2,6 +2,7 @@
 
 import importlib.resources
 import re
+from dataclasses import replace
 from itertools import pairwise
 from zlib import crc32
 
@@ -20,9 +21,8 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.distributed_rollout import packed, unpacked
-from gagpo.data.episodes import Episode, Turn, read_episodes, write_episodes
+from gagpo.data import Turn, build_rows, episode_from_record, episode_record, read_episodes, write_episodes
 from gagpo.envs.pool import WorkerPool
-from gagpo.learning.batch import build_rows
 from gagpo.sft.small_model import CHAT_TEMPLATE, ModelShape, build
 from tests.agents.template_families import FAMILIES
 from tests.conftest import TEXTS
@@ -116,10 +116,11 @@ def test_every_prompt_is_what_the_template_renders(small, name, thinking):
     for number, said in enumerate(moves):
         turn = context.turn(context.response(begun + context.toolbox.write(said)))
         assert (turn.invalid, [call.action for call in turn.calls]) == ("", said)
-        turn.prompt_ids = context.prompt(turns, turns[-1].observation if turns else "You stand at 3.")
-        turn.response_ids = context.response(turn.response)
-        answers = [f"Answer {number}.{i}" for i in range(len(said))]
-        turn.observation = [turn.answer(text) for text in answers][-1]
+        prompt_ids = context.prompt(turns, turns[-1].observation if turns else "You stand at 3.")
+        turn = replace(turn, prompt_ids=prompt_ids, response_ids=context.response(turn.response))
+        for i in range(len(said)):
+            turn = turn.with_answer(f"Answer {number}.{i}")
+        turn = turn.with_observation(turn.answers, None)
         turns.append(turn)
         asked = [
             {"id": call.id, "type": "function", "function": {"name": "act", "arguments": {"command": call.action}}}
@@ -130,7 +131,7 @@ def test_every_prompt_is_what_the_template_renders(small, name, thinking):
             chat[-1]["reasoning_content"] = "hm"
         chat += [
             {"role": "tool", "content": text, "tool_call_id": call.id}
-            for text, call in zip(answers, turn.calls, strict=True)
+            for text, call in zip(turn.answers.split("\n"), turn.calls, strict=True)
         ]
     last = context.prompt(turns, turns[-1].observation)
     whole = {"tools": context.toolbox.specs, "tokenize": False, "add_generation_prompt": True}
@@ -217,9 +218,9 @@ def test_several_calls_are_answered_in_order_and_the_episode_may_end_between(sma
             assert [call.action for call in turn.calls] == turn.action.split("\n") and len(turn.calls) == 2
             assert [call.answer for call in turn.calls] == after.observation.split("\n")
         assert episode.reward == 1.0 and episode.end_observation == f"{episode.end_observation.splitlines()[0]}" + (
-            "" if episode.turns[-1].upcoming else f"\n{episode.turns[-1].calls[-1].answer}"
+            "" if episode.turns[-1].pending_action else f"\n{episode.turns[-1].calls[-1].answer}"
         )
-    assert any(episode.turns[-1].upcoming for episode in episodes), "some ended at the first of two"
+    assert any(episode.turns[-1].pending_action for episode in episodes), "some ended at the first of two"
 
 
 def test_files_and_ranks_keep_the_calls(small, tmp_path):
@@ -231,12 +232,12 @@ def test_files_and_ranks_keep_the_calls(small, tmp_path):
         "id": "call00001",
         "answer": episodes[0].turns[0].calls[1].answer,
     }
-    assert [Episode.from_record(record).record() for record in records] == records
+    assert [episode_record(episode_from_record(record)) for record in records] == records
     (again, *_), _ = unpacked(packed(episodes, {}))
     assert again.turns[0].calls == episodes[0].turns[0].calls
     records[0]["turns"][0]["calls"] = [{"action": 3}]
     with pytest.raises(InvalidArgument, match="turn 0: key 'calls' must be a list of objects"):
-        Episode.from_record(records[0])
+        episode_from_record(records[0])
 
 
 class Scripted:

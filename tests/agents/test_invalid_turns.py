@@ -10,7 +10,7 @@ from gagpo.agents.engines.base import Response, Sampling
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import MOST_REFUSAL, Episode, Turn, read_episodes, write_episodes
+from gagpo.data import MOST_REFUSAL, Episode, Turn, episode_from_record, episode_record, read_episodes, write_episodes
 from gagpo.envs.pool import WorkerPool
 from gagpo.eval.episode_files import read_episode_file
 from gagpo.eval.results import EvalResult, Panel
@@ -87,7 +87,7 @@ def test_files_hold_the_reason_and_the_refusal(tiny, tmp_path):
         (False, "not parsed", None),
         (False, "refused", seen[4]),  # of the last turn: what the episode ended with
     ]
-    assert Episode.from_record(record).record() == record
+    assert episode_record(episode_from_record(record)) == record
     (shown,), _ = read_episode_file(tmp_path / "e.jsonl")
     assert [turn.invalid for turn in shown.turns] == [None, "refused", "not parsed", "refused"]
     assert shown.turns[1].refusal == seen[2]
@@ -95,18 +95,18 @@ def test_files_hold_the_reason_and_the_refusal(tiny, tmp_path):
 
 def test_a_long_refusal_is_cut():
     turns = [Turn("o", "fly", "fly", invalid="refused"), Turn("no" * MOST_REFUSAL, "x", "x", invalid="refused")]
-    first, last = Episode("t", turns=turns).record()["turns"]
+    first, last = episode_record(Episode("t", turns=turns))["turns"]
     assert first["refusal"] == "no" * (MOST_REFUSAL // 2) and "refusal" not in last  # nothing is known of the end
 
 
 def test_a_record_that_contradicts_itself_is_refused(tiny):
-    record = play(tiny, "plain", "left", "go away").record()
+    record = episode_record(play(tiny, "plain", "left", "go away"))
     record["turns"][1].pop("invalid")
     with pytest.raises(InvalidArgument, match="turn 1: keys 'valid' and 'invalid' contradict each other"):
-        Episode.from_record(record)
+        episode_from_record(record)
     record["turns"][0]["invalid"] = "<b>"
     with pytest.raises(InvalidArgument, match="turn 0: key 'invalid' must be why a turn is invalid, got '<b>'"):
-        Episode.from_record(record)
+        episode_from_record(record)
 
 
 def test_an_evaluation_reports_the_rate_of_cut_responses(tiny):

@@ -1,6 +1,7 @@
 """Stop strings end a response at the token that completes them."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,8 +44,7 @@ def test_the_agent_passes_them_and_the_next_prompt_adds_the_end(tiny):
     assert request.stop == ("</action>",)
     said = context.response("<action>left</action>")
     assert tokenizer.decode(said) == "<action>left</action>"
-    turn = context.turn(said)
-    turn.prompt_ids, turn.response_ids = request.prompt_ids, said
+    turn = replace(context.turn(said), prompt_ids=request.prompt_ids, response_ids=said)
     assert "left</action><|end|><|user|>This is step 2." in tokenizer.decode(context.prompt([turn], "You stand at 2."))
 
 

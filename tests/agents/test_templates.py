@@ -43,13 +43,12 @@ def conversation(context, family, thinking, cut=()):
     """Turns of an engine; those in ``cut`` have no end token."""
     turns = []
     for number, (seen, said) in enumerate(zip(SEEN, SAID, strict=False)):
-        turn = Turn(seen, said, said)
-        turn.prompt_ids = context.prompt(turns, seen)
+        prompt_ids = context.prompt(turns, seen)
         text = answer(family, said, thinking) + family.end
-        turn.response_ids = np.asarray(context.tokenizer.encode(text, add_special_tokens=False), np.int32)
+        response_ids = np.asarray(context.tokenizer.encode(text, add_special_tokens=False), np.int32)
         if number in cut:
-            turn.response_ids = turn.response_ids[:-1]
-        turns.append(turn)
+            response_ids = response_ids[:-1]
+        turns.append(Turn(seen, said, said, prompt_ids=prompt_ids, response_ids=response_ids))
     return turns
 
 
@@ -85,8 +84,7 @@ def test_prompts_extend_what_was_read_and_written_and_are_what_the_template_rend
     """Every prompt begins with the earlier tokens, and reads as the template renders it, except for kept thoughts."""
     context = context_of(tokenizer, family, system)
     turns = conversation(context, family, thinking, cut)
-    last = Turn(SEEN[3], "", "")
-    last.prompt_ids = context.prompt(turns, SEEN[3])
+    last = Turn(SEEN[3], "", "", prompt_ids=context.prompt(turns, SEEN[3]))
     for before, after in pairwise([*turns, last]):
         row = np.concatenate([before.prompt_ids, kept(tokenizer, family, before.response_ids)])
         assert after.prompt_ids[: len(row)].tolist() == row.tolist()

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ def play(rng, rate: float, split: str, stage: str, hostile: str) -> list[Episode
             Turn(f"On the countertop 1, you see a mug 1, and a plate 2. {hostile}", "hmm", "", invalid="not parsed"),
             Turn("Nothing happens.", "<action>take mug 1 from countertop 1</action>", "take mug 1 from countertop 1"),
         ]
-        turns[-1].reward = float(success)
+        turns[-1] = replace(turns[-1], reward=float(success))
         outcome = "failed" if (i, stage) == (7, "before") else "terminated" if success else "truncated"
         kind = KINDS[i % 3]
         episodes.append(

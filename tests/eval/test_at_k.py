@@ -224,7 +224,7 @@ def test_a_solution_is_its_accepted_actions():
     )
     assert solution(take, put) != solution(put, take) != solution(take)
     assert solution(Turn("", "", "take mug put mug")) != solution(take, put)
-    half = Turn.calling("two calls", [Call("take mug"), Call("", error="no such tool")])
+    half = Turn.of_calls("two calls", [Call("take mug"), Call("", error="no such tool")])
     assert solution(half, put) == solution(take, put)
     assert solution(Turn("", "", "\ud83d")) != solution(take)
 

@@ -13,7 +13,7 @@ from gagpo.eval import curves
 from gagpo.eval.health import RULES
 from gagpo.eval.report.report import write_report
 from gagpo.eval.viewer.export import export
-from gagpo.runs.register import REGISTER, SECTIONS, Display, find, shown_in
+from gagpo.runs.register import REGISTER, SECTIONS, Display, find, metrics_in
 from gagpo.training.events import IterationFinished
 from gagpo.training.metrics import rollout_metrics
 
@@ -41,7 +41,7 @@ class AskedRow(dict):
 
 
 def names(place):
-    return [metric.name for metric in shown_in(place)]
+    return [metric.name for metric in metrics_in(place)]
 
 
 def test_every_metric_stands_in_it_once_with_unit_and_sentence():

@@ -13,7 +13,7 @@ from tests.oracles.episode_level import token_baseline
 
 def turns_of(batch) -> Turns:
     turns = [turn for episode in batch for turn in episode.turns]
-    return Turns(
+    return Turns.of(
         reward_N=[turn.reward for turn in turns],
         episode_N=np.repeat(np.arange(len(batch)), [len(episode.turns) for episode in batch]),
         group_E=[episode.group for episode in batch],
@@ -49,7 +49,7 @@ def assert_same_loss(
 ) -> None:
     """The value and the gradient of ``algorithm``'s loss are those of ``expected``, an oracle's."""
     turns, controllers = turns_of(batch), controllers or Controllers(algorithm.controllers)
-    token_turn = torch.arange(turns.turns).repeat_interleave(torch.as_tensor(turns.tokens_N))
+    token_turn = torch.arange(turns.num_turns).repeat_interleave(torch.as_tensor(turns.tokens_N))
     new = column(batch, "new").detach().requires_grad_()
     loss, _ = policy_loss(
         new,

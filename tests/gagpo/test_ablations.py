@@ -1,7 +1,5 @@
 """Options of the papers against their formulas in ``tests/oracles``, each in value and gradient."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -81,7 +79,7 @@ def test_gigpo_with_near_equal_observations(seed):
     """States 0 and 1 have texts that differ in one character of twelve, state 2 has another."""
     texts = ["you see it 0", "you see it 1", "a dark cellar"]
     batch, algorithm = random_batch(seed), load("gigpo", {"credit": {"similarity": 0.9}})
-    turns = replace(turns_of(batch), text_N=[texts[turn.state] for episode in batch for turn in episode.turns])
+    turns = turns_of(batch).with_columns(text_N=[texts[turn.state] for episode in batch for turn in episode.turns])
     expected = gigpo.advantages(batch, same=lambda a, b: (a == 2) == (b == 2))
     advantage = advantages(turns, algorithm.credit).per_token()
     assert advantage == pytest.approx(flat(expected), abs=1e-9)
@@ -261,7 +259,7 @@ def test_agpos_temperature(settings, kinds, formula):
     of_uncertainty = {name: value for name, value in formula.items() if name not in ("gain", "bounds")}
     for _ in range(6):
         success_GE = rng.random((2, 7)) < [[0.3], [0.8]]
-        turns = Turns(np.zeros(14), range(14), np.repeat([0, 1], 7), success_E=success_GE.ravel())
+        turns = Turns.of(np.zeros(14), range(14), np.repeat([0, 1], 7), success_E=success_GE.ravel())
         controllers.observe_probe(turns, ["a", "b"])
         if average is not None and average > 1e-8:
             expected = [agpo_adaptive.temperature(row, average, 0.9, **formula) for row in success_GE.tolist()]

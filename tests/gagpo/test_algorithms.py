@@ -143,7 +143,7 @@ def test_halves_and_ablations_can_be_combined(name, changes):
 @pytest.mark.parametrize("single_turn", [True, False])
 def test_any_credit_goes_with_any_ratio_gate_and_aggregation(credit, single_turn):
     """On several turns and on one; what is refused is refused for the two documented reasons."""
-    turns = Turns(
+    turns = Turns.of(
         reward_N=[0, 1, 0, 0, 0, 1] if not single_turn else [0, 1, 1],
         episode_N=[0, 0, 1, 1, 2, 2] if not single_turn else [0, 1, 2],
         group_E=[0, 0, 0],
@@ -153,8 +153,8 @@ def test_any_credit_goes_with_any_ratio_gate_and_aggregation(credit, single_turn
         entropy_N=np.linspace(0.1, 0.9, 3 if single_turn else 6),
         energy_K=np.linspace(0.2, 1.2, 6 if single_turn else 11),
     )
-    tokens = int(turns.tokens_N.sum())
-    turn_K = torch.arange(turns.turns).repeat_interleave(torch.as_tensor(turns.tokens_N))
+    tokens = turns.num_tokens
+    turn_K = torch.arange(turns.num_turns).repeat_interleave(torch.as_tensor(turns.tokens_N))
     layout = Layout.of(turn_K, torch.as_tensor(turns.episode_N)[turn_K])
     generator = torch.Generator().manual_seed(0)
     old = -torch.rand(tokens, generator=generator)

@@ -204,7 +204,7 @@ def test_the_temperature_of_adaptive_agpo():
     controllers = Controllers(load("agpo_adaptive").controllers)
     first, second = [True, False, False, False], [True, True, False, False]
     for probe in (first, second):
-        turns = Turns([0.0] * 4, range(4), [0] * 4, success_E=probe)
+        turns = Turns.of([0.0] * 4, range(4), [0] * 4, success_E=probe)
         controllers.observe_probe(turns, ["a"])
     usual = 0.5 + agpo_adaptive.vote_entropy(first)
     assert controllers.temperatures(1.0, ["a"]) == pytest.approx([agpo_adaptive.temperature(second, usual)])

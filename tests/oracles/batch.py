@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -65,7 +65,7 @@ def random_batch(seed: int, spread: float = 0.3) -> Batch:
                 fine = 0.1 if rng.random() < 0.2 else 0.0
                 state = rng.randrange(3)
                 episode.turns.append(Turn(state, 0.0, fine, new, old, ref, column(count, 0, 2), value))
-            episode.turns[-1].reward = 10.0 if success else 0.0
+            episode.turns[-1] = replace(episode.turns[-1], reward=10.0 if success else 0.0)
             batch.append(episode)
     rng.shuffle(batch)
     return batch

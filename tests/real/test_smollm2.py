@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,8 +110,8 @@ def test_prompts_of_ten_turns_are_the_tokens_that_were_read_and_written(loaded):
         ((episode,), _) = rollout(ExpertAgent(), pool, group_jobs([task], 1, seed=1))
     turns, chat = [], []
     for turn in (episode.turns * 10)[:10]:
-        turn.prompt_ids = context.prompt(turns, turn.observation)
-        turn.response_ids = context.response(turn.response)
+        prompt_ids = context.prompt(turns, turn.observation)
+        turn = replace(turn, prompt_ids=prompt_ids, response_ids=context.response(turn.response))
         turns.append(turn)
         chat.append({"role": "user", "content": turn.observation})
         written = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.engine import VLLMServerEngine
+from gagpo.agents.engines.registry import engine_options
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.envs.pool import WorkerPool
@@ -33,7 +33,7 @@ def tied(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tied")
     save_qwen(folder / "model", tied=True)
     model, tokenizer = load_model(str(folder / "model")), load_tokenizer(str(folder / "model"))
-    engine = VLLMServerEngine(model, tokenizer, replicas=2, logs=str(folder), **PATIENCE)
+    engine = make_engine(engine_options("vllm", dict(replicas=2, logs=str(folder), **PATIENCE)), model, tokenizer)
     yield engine
     engine.close()
 
@@ -127,7 +127,7 @@ def test_logprobs_follow_five_updates_with_tied_embeddings(tied, tmp_path):
 
 def test_a_stopped_server_is_noticed_at_the_deadline_and_no_episode_is_lost(tied):
     before = dict(tied.counters)
-    process = tied._own.all[1].process
+    process = tied._servers.all[1].process
     finished = []
 
     def stop(episode):
@@ -150,7 +150,7 @@ def test_a_stopped_server_is_noticed_at_the_deadline_and_no_episode_is_lost(tied
 
 def test_a_killed_server_loses_no_episode_and_is_started_again(tied):
     before = dict(tied.counters)
-    process = tied._own.all[0].process
+    process = tied._servers.all[0].process
     finished = []
 
     def kill(episode):
@@ -174,7 +174,7 @@ def test_logprobs_follow_five_updates_without_tied_embeddings(tied, tmp_path):
     tied.close()
     save_qwen(tmp_path / "model", tied=False)
     model, tokenizer = load_model(str(tmp_path / "model")), load_tokenizer(str(tmp_path / "model"))
-    engine = VLLMServerEngine(model, tokenizer, replicas=1, logs=str(tmp_path), **PATIENCE)
+    engine = make_engine(engine_options("vllm", dict(replicas=1, logs=str(tmp_path), **PATIENCE)), model, tokenizer)
     try:
         follows_five_updates(engine, tmp_path)
     finally:

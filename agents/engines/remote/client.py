@@ -19,11 +19,11 @@ from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.exchange import DeadlinePassed, ExchangeFailed, OversizedReply, Reply, exchange, open_http
 
 TEMPERATURES = (0.01, 2.0)  # what vLLM accepts besides 0; it silently raises lower ones
-CONTROL_BYTES = 1 << 20  # most bytes of an answer without tokens
-ANSWER_BYTES = 1 << 16  # most bytes of an answer with tokens, in addition to those of its tokens
-TOKEN_BYTES = 512  # most bytes per token: id, log-probability and one candidate
-HIGHEST = 1e-3  # log-probability, since rounding may exceed 0
-NO_LOGPROB = -9998.0  # vLLM reports lower values for missing log-probabilities and NaN
+CONTROL_BYTES = 1 << 20  # maximum bytes of an answer without tokens
+ANSWER_BYTES = 1 << 16  # maximum bytes of an answer with tokens, in addition to those of its tokens
+TOKEN_BYTES = 512  # maximum bytes per token: id, log-probability and one candidate
+MAX_LOGPROB = 1e-3  # rounding may exceed 0
+NO_LOGPROB = -9998.0  # vLLM reports -9999 where a log-probability is missing or NaN
 
 
 class ReplicaError(GagpoError):
@@ -46,40 +46,41 @@ class StaleWeights(ReplicaError):
     """The answer was sampled with outdated weights."""
 
 
-class RequestRefused(ReplicaError, ValueError):
+class RequestRejected(ReplicaError, ValueError):
     """The server rejects the request as invalid."""
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What all requests have in common.
+class ServedModel:
+    """The model that answers all requests.
 
     stops: tokens that end a response.
-    vocabulary: number of tokens.
-    version: name of the weights that must answer, and salt of the server's prefix cache.
+    vocab_size: number of tokens.
+    version: name of the weights that must answer, and salt of the server's prefix cache, so that keys and values of
+        older weights are never used.
     """
 
     stops: tuple[int, ...]
-    vocabulary: int
+    vocab_size: int
     version: str
 
 
-class _Part(BaseModel):
-    """A part of an answer; numbers must be finite and not given as text."""
+class _AnswerPart(BaseModel):
+    """Part of an answer; numbers must be finite and not given as text."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-class _Token(_Part):
+class _Token(_AnswerPart):
     token_id: int
-    logprob: Annotated[float, Field(gt=NO_LOGPROB, le=HIGHEST)]
+    logprob: Annotated[float, Field(gt=NO_LOGPROB, le=MAX_LOGPROB)]
 
 
-class _Logprobs(_Part):
+class _Logprobs(_AnswerPart):
     content: list[_Token]
 
 
-class _Span(_Part):
+class _Span(_AnswerPart):
     """Weights that sampled the tokens ``[start, end)``."""
 
     start: int
@@ -87,14 +88,14 @@ class _Span(_Part):
     version: str
 
 
-class _Choice(_Part):
+class _Choice(_AnswerPart):
     token_ids: list[int]
     logprobs: _Logprobs
     finish_reason: str
     weight_versions: list[_Span] | None = None
 
 
-class _Answer(_Part):
+class _Answer(_AnswerPart):
     choices: list[_Choice] = Field(min_length=1, max_length=1)
 
 
@@ -108,32 +109,33 @@ class Client:
         self.deadline = deadline
         self._http = open_http(proxies=False)
 
-    async def generate(self, request: Request, sampling: Sampling, terms: Terms) -> Response:
+    async def generate(self, request: Request, sampling: Sampling, model: ServedModel) -> Response:
         """Ask for one response. Raises: ReplicaError."""
-        most = sampling.limit(request)
-        limit = ANSWER_BYTES + TOKEN_BYTES * most
-        answer = await self._ask("POST", self.generating, _question(request, sampling, terms), self.deadline, limit)
-        return parse(answer, most, terms)
+        max_tokens = sampling.limit(request)
+        body = _request_body(request, sampling, model)
+        max_bytes = ANSWER_BYTES + TOKEN_BYTES * max_tokens
+        answer = await self._send("POST", self.generating, body, self.deadline, max_bytes)
+        return parse(answer, max_tokens, model)
 
     async def healthy(self, deadline: float) -> None:
         """Raise ReplicaError unless the server reports that it is healthy."""
-        await self._ask("GET", "/health", None, deadline, CONTROL_BYTES)
+        await self._send("GET", "/health", None, deadline, CONTROL_BYTES)
 
-    async def order(self, path: str, body: Mapping[str, object] | None, deadline: float) -> None:
+    async def post(self, path: str, body: Mapping[str, object] | None, deadline: float) -> None:
         """Make a call and ignore its answer: weight transfer, sleep and wake."""
         data = None if body is None else json.dumps(body).encode()
-        await self._ask("POST", path, data, deadline, CONTROL_BYTES)
+        await self._send("POST", path, data, deadline, CONTROL_BYTES)
 
     async def close(self) -> None:
         """Close all connections; the server aborts what is under way."""
         await self._http.aclose()
 
-    async def _ask(self, method: str, path: str, body: bytes | None, deadline: float, most: int) -> bytes:
-        reply = await self._exchange(method, path, body, deadline, most)
+    async def _send(self, method: str, path: str, body: bytes | None, deadline: float, max_bytes: int) -> bytes:
+        reply = await self._exchange(method, path, body, deadline, max_bytes)
         if reply.status == 200:
             return reply.body
         if reply.status in (400, 413, 422):
-            raise RequestRefused(f"{self.url}{path} refuses the request ({reply.status}): {reply.excerpt}")
+            raise RequestRejected(f"{self.url}{path} rejects the request ({reply.status}): {reply.excerpt}")
         if reply.status in (401, 403, 404, 405):
             raise ReplicaError(
                 f"{self.url}{path} cannot be used ({reply.status}): {reply.excerpt}; start the server with "
@@ -141,9 +143,9 @@ class Client:
             )
         raise ReplicaError(f"{self.url}{path} failed ({reply.status}): {reply.excerpt}")
 
-    async def _exchange(self, method: str, path: str, body: bytes | None, deadline: float, most: int) -> Reply:
+    async def _exchange(self, method: str, path: str, body: bytes | None, deadline: float, max_bytes: int) -> Reply:
         try:
-            return await exchange(self._http, method, self.url + path, body, deadline=deadline, most=most)
+            return await exchange(self._http, method, self.url + path, body, deadline=deadline, most=max_bytes)
         except DeadlinePassed as error:
             raise ReplicaTimeout(str(error)) from None
         except OversizedReply as error:
@@ -161,21 +163,21 @@ def temperature_of(request: Request, sampling: Sampling) -> float:
     return temperature
 
 
-def _spread(seed: int) -> int:
-    """Hash a seed to 63 bits, since generators on a CPU use only the lowest 32."""
+def _hashed(seed: int) -> int:
+    """Hash a seed to 63 bits: a generator on a CPU uses only the lowest 32, in which many of our seeds agree."""
     return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
-    """The JSON body of a request for a response."""
+def _request_body(request: Request, sampling: Sampling, model: ServedModel) -> bytes:
+    """The JSON body of a request for a response: token ids in both directions, so that nothing is encoded twice."""
     body = {
         "token_ids": request.prompt_ids.tolist(),
-        "cache_salt": terms.version,
+        "cache_salt": model.version,
         "sampling_params": {
             "temperature": temperature_of(request, sampling),
             "max_tokens": sampling.limit(request),
-            "seed": _spread(request.seed),
-            "stop_token_ids": list(terms.stops),
+            "seed": _hashed(request.seed),
+            "stop_token_ids": list(model.stops),
             "ignore_eos": True,  # the stop tokens are ours
             "logprobs": 0,  # of the sampled token alone
             "detokenize": False,
@@ -184,11 +186,11 @@ def _question(request: Request, sampling: Sampling, terms: Terms) -> bytes:
     return json.dumps(body).encode()
 
 
-def parse(body: bytes, most: int, terms: Terms) -> Response:
-    """The response in an answer, of at most ``most`` tokens.
+def parse(body: bytes, max_tokens: int, model: ServedModel) -> Response:
+    """The response in an answer, of at most ``max_tokens`` tokens.
 
     Raises: MalformedAnswer for an answer that contradicts itself or the request; StaleWeights for an answer from other
-        weights than ``terms.version``.
+        weights than ``model.version``.
     """
     try:
         (choice,) = _Answer.model_validate_json(body).choices
@@ -196,16 +198,19 @@ def parse(body: bytes, most: int, terms: Terms) -> Response:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "its beginning"
         raise MalformedAnswer(f"malformed answer at {place}: {first['msg']}: {body[:60]!r}") from None
-    ids, reason = choice.token_ids, choice.finish_reason
-    if not 1 <= len(ids) <= most or not all(0 <= token < terms.vocabulary for token in ids):
-        raise MalformedAnswer(f"the answer does not hold 1 to {most} tokens of a vocabulary of {terms.vocabulary}")
-    if [one.token_id for one in choice.logprobs.content] != ids:
-        raise MalformedAnswer(f"the answer does not hold one log-probability for each of its {len(ids)} tokens")
-    stopped = reason == "stop" and ids[-1] in terms.stops
-    if not stopped and not (reason == "length" and len(ids) == most):
-        raise MalformedAnswer(f"it ended after {len(ids)} of {most} tokens, reason {reason!r:.40}")
-    _require_version(choice.weight_versions, len(ids), terms.version)
-    logprobs = np.asarray([one.logprob for one in choice.logprobs.content], np.float32)
+    ids = choice.token_ids
+    reason = choice.finish_reason
+    if not 1 <= len(ids) <= max_tokens or not all(0 <= token < model.vocab_size for token in ids):
+        raise MalformedAnswer(
+            f"the answer does not contain 1 to {max_tokens} tokens of a vocabulary of {model.vocab_size}"
+        )
+    if [token.token_id for token in choice.logprobs.content] != ids:
+        raise MalformedAnswer(f"the answer does not contain one log-probability for each of its {len(ids)} tokens")
+    stopped = reason == "stop" and ids[-1] in model.stops
+    if not stopped and not (reason == "length" and len(ids) == max_tokens):
+        raise MalformedAnswer(f"it ended after {len(ids)} of {max_tokens} tokens, reason {reason!r:.40}")
+    _require_version(choice.weight_versions, len(ids), model.version)
+    logprobs = np.asarray([token.logprob for token in choice.logprobs.content], np.float32)
     return Response(np.asarray(ids, np.int32), logprobs, stopped)
 
 
@@ -213,8 +218,8 @@ def _require_version(spans: Sequence[_Span] | None, count: int, version: str) ->
     """Raise unless all ``count`` tokens were sampled with the weights ``version``."""
     if spans is None:
         raise MalformedAnswer("the answer does not name its weights; vLLM 0.32 or later does")
-    others = sorted({span.version for span in spans} - {version})
-    if others:
-        raise StaleWeights(f"it samples with weights {others[0]!r:.60} where {version!r} were sent")
+    other_versions = sorted({span.version for span in spans} - {version})
+    if other_versions:
+        raise StaleWeights(f"it samples with weights {other_versions[0]!r:.60} where {version!r} were sent")
     if [(span.start, span.end) for span in spans] != [(0, count)]:
         raise MalformedAnswer("the answer does not name the weights of all of its tokens")

@@ -10,24 +10,28 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING
 
 from gagpo.agents.engines.base import Finished, ModelEngine, Request, Response, Sampling, release_memory
-from gagpo.agents.engines.parity import LogprobGap, ParityCheck, PolicyReader
-from gagpo.agents.engines.ranks import Rank, is_colocated, require_one_gpu, share_of
-from gagpo.agents.engines.remote.client import ReplicaError, Terms, temperature_of
+from gagpo.agents.engines.options import EngineInputs
+from gagpo.agents.engines.parity import LogprobGap, ParityCheck
+from gagpo.agents.engines.remote.client import ReplicaError, ServedModel, temperature_of
+from gagpo.agents.engines.remote.placement import servers_of
 from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
 from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedServers, plan_servers
 from gagpo.agents.engines.remote.transfer import FileTransfer
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.rank import Rank
 from gagpo.model.dtypes import name_of
 from gagpo.model.shape import config_of
 from gagpo.model.weights import NamedTensor, named_tensors
 
-RESTARTS = 10  # of own servers in an hour
+if TYPE_CHECKING:
+    from gagpo.agents.engines.remote.options import VLLMOptions
+
+RESTARTS = 10  # in an hour, of servers that the engine started
 
 SLEEP = "/sleep?level=2"  # drops the weights
 WAKE_WEIGHTS = "/wake_up?tags=weights"
@@ -39,98 +43,114 @@ class VLLMServerEngine(ModelEngine):
 
     Weights, prompt, sampling and seed determine a response up to rounding, whichever server gives it.
 
-    max_length: most tokens of a prompt and its response; the model's limit if None.
-    dtype: of the copies; the model's if None.
-    memory: share of the memory of each server's GPUs.
-    urls: existing servers; several trainer ranks share them.
-    replicas: number of servers that each rank starts on its own machine instead; 1 if None.
-    placement: ``separate`` servers have their own devices and run during the update; a ``colocated`` one shares the
-        rank's device and frees it in :meth:`sleep`. By default ``colocated`` on a GPU if ``gpus`` names none.
-    gpus, gpus_each: numbers of the GPUs for separate servers, and GPUs per server.
-    folder: where weights pass through as files; servers on other machines must see it under the same name.
-    logs: folder for the logs of own servers.
-    deadline: seconds for one response, and for each step of an update.
-    silence: seconds without a healthy answer after which a server is given up.
-    start_deadline: seconds for a server to start.
-    start_with: starts a server.
-    place: the rank of this process, by default from torchrun's variables.
-    read: for a sharded policy, see :class:`gagpo.agents.engines.parity.ParityCheck`.
+    inputs: the model and how to sample from it.
+    options: which servers; several trainer ranks share existing ones.
+    start_server: makes a server that the engine starts.
+    rank: of this process, by default from torchrun's variables.
 
-    Raises: ModelError if a server cannot run the model or does not reproduce it; ReplicasLost if no server is left.
+    Raises: InvalidArgument if options and ranks do not fit together.
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        tokenizer: Any,
-        max_length: int | None = None,
+        inputs: EngineInputs,
+        options: VLLMOptions,
         *,
-        dtype: str | None = None,
-        memory: float | None = None,
-        urls: Sequence[str] = (),
-        replicas: int | None = None,
-        placement: Literal["separate", "colocated"] | None = None,
-        gpus: Sequence[int] = (),
-        gpus_each: int = 1,
-        folder: str | None = None,
-        logs: str | None = None,
-        deadline: float = 600.0,
-        silence: float = 30.0,
-        start_deadline: float = 900.0,
-        start_with: Callable[[ServerPlan, Path], Server] = Server,
-        place: Rank | None = None,
-        read: PolicyReader | None = None,
+        start_server: Callable[[ServerPlan, Path], Server] = Server,
+        rank: Rank | None = None,
     ):
-        super().__init__(model, tokenizer, max_length, dtype or name_of(next(model.parameters()).dtype))
-        self.device = read.device if read else self.device
-        place = place or Rank.of(os.environ)
-        waits = {"deadline": deadline, "silence": silence, "start_deadline": start_deadline}
-        for name, seconds in waits.items():
-            if not 0 < seconds < float("inf"):
-                raise InvalidArgument(f"engine.options.{name} must be positive seconds, got {seconds}")
-        options = {"placement": placement, "urls": urls, "gpus": gpus, "gpus_each": gpus_each}
-        placement = placement or ("colocated" if is_colocated(options, self.device.type) else "separate")
-        require_one_gpu(options | {"placement": placement})
-        if urls and replicas:
-            raise InvalidArgument("engine.options: give urls of servers that exist, or how many replicas to start")
-        self.placement = placement
-        self._vocabulary = len(model.get_input_embeddings().weight)  # type: ignore[operator, arg-type]
-        self._parity = ParityCheck(model, self.dtype, self.max_length, read)
-        self._run_name, self._updates = secrets.token_hex(4), 0
+        dtype = inputs.dtype or name_of(next(inputs.model.parameters()).dtype)
+        super().__init__(inputs.model, inputs.tokenizer, inputs.max_length, dtype)
+        self.options = options
+        self.rank = rank or Rank.of(os.environ)
+        self._reader = inputs.reader
+        if self._reader is not None:
+            self.device = self._reader.device  # the model itself may be on the device meta
+        self.placement = options.placement or "separate"
+        if options.is_colocated(self.device.type):
+            self.placement = "colocated"
+        self._vocab_size = len(self.model.get_input_embeddings().weight)  # type: ignore[operator, arg-type]
+        self._urls: list[str] = []
+        self._plans: list[ServerPlan] = []
+        if options.urls:
+            self._urls = servers_of(options.urls, self.rank)
+        else:
+            self._plans = self._planned(inputs.memory)
+        self._start_server = start_server
+        self._parity = ParityCheck(self.model, self.dtype, self.max_length, self._reader)
+        self._run_id = secrets.token_hex(4)  # tells our weights from those that an earlier trainer sent to a server
+        self._updates = 0
         self._gaps: dict[int, LogprobGap] = {}
-        self._asleep = False  # from sleep until the servers' caches are allocated again
+        self._caches_freed = False  # from sleep until the servers' caches are allocated again
         self._sync_seconds = 0.0
-        self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
-        config_folder = Path(self._temporary.name) / "config"
-        config_of(model).save_pretrained(str(config_folder))
-        self._own = StartedServers(RESTARTS, start_deadline)
-        self._closing = [self._temporary.cleanup, self._own.close]
-        self._close = weakref.finalize(self, _close_all, self._closing)
+        self._servers = StartedServers(RESTARTS, options.start_deadline)
+        self._started: ReplicaRouter | None = None
+        self._closing: list[Callable[[], None]] = []  # what start opened, in order
+        self._close = weakref.finalize(self, _close_all, self._closing)  # also at the end of the process
+
+    def _planned(self, memory: float | None) -> list[ServerPlan]:
+        """The servers to start; ``folder`` is set when they are."""
+        plan = ServerPlan(
+            folder="",
+            dtype=self.dtype,
+            max_length=self.max_length,
+            architecture=type(self.model).__name__,
+            memory=memory,
+            sleeps=self.placement == "colocated",
+        )
+        return plan_servers(plan, self.options, self.placement, self.device, self.rank)
+
+    def start(self) -> None:
+        """Start the servers, or connect to those that exist, and send them the weights of the model.
+
+        With several ranks all must call it together, because they gather the weights. A second call does nothing.
+
+        Raises: ModelError if a server cannot run the model or does not reproduce it; ReplicasLost if no server is left.
+        """
+        if self._started is not None:
+            return
+        options = self.options
         try:
-            self._transfer = FileTransfer(model, self.dtype, Path(folder or self._temporary.name))
+            temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
+            self._closing += [temporary.cleanup, self._servers.close]
+            self._transfer = FileTransfer(self.model, self.dtype, Path(options.folder or temporary.name))
             self._closing.append(self._transfer.close)
-            if not urls:
-                plan = ServerPlan(
-                    folder=str(config_folder),
-                    dtype=self.dtype,
-                    max_length=self.max_length,
-                    architecture=type(model).__name__,
-                    memory=memory,
-                    sleeps=placement == "colocated",
-                )
-                plans = plan_servers(plan, replicas, placement, gpus, gpus_each, self.device, place)
-                folder_of_logs = Path(logs or self._temporary.name)
-                files = (folder_of_logs / f"server-{place.rank}-{number}.log" for number in range(len(plans)))
-                self._own.start(map(start_with, plans, files))
-            addresses = [server.url for server in self._own.all] or share_of(urls, place)
-            recover = self._recover if self._own.all else None
-            self._router = ReplicaRouter(addresses, deadline=deadline, silence=silence, recover=recover)
-            self.counters: Mapping[str, int] = vars(self._router.counters)
-            self._closing.append(self._router.close)
-            self.load_weights(read.tensors(self.dtype) if read else named_tensors(model))
+            if self._plans:
+                self._start_servers(Path(temporary.name) / "config", Path(options.logs or temporary.name))
+            router = ReplicaRouter(
+                self._urls,
+                deadline=options.deadline,
+                silence=options.silence,
+                recover=self._recover if self._plans else None,
+            )
+            self._closing.append(router.close)
+            router.start()
+            self._started = router
+            self.load_weights(self._reader.tensors(self.dtype) if self._reader else named_tensors(self.model))
         except BaseException:
             self.close()
             raise
+
+    def _start_servers(self, config_folder: Path, logs: Path) -> None:
+        """Start all planned servers at once and wait until they are ready; a start takes minutes."""
+        config_of(self.model).save_pretrained(str(config_folder))
+        servers = []
+        for number, plan in enumerate(self._plans):
+            log = logs / f"server-{self.rank.rank}-{number}.log"
+            servers.append(self._start_server(replace(plan, folder=str(config_folder)), log))
+        self._servers.start(servers)
+        self._urls = [server.url for server in servers]
+
+    @property
+    def _router(self) -> ReplicaRouter:
+        if self._started is None:
+            raise InvalidArgument("the vLLM engine has no servers yet: call its method start() first")
+        return self._started
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """The events of :class:`ServerCounters`, by name."""
+        return vars(self._router.counters)
 
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Send requests to the servers of their sessions."""
@@ -155,7 +175,7 @@ class VLLMServerEngine(ModelEngine):
 
     @property
     def under_way(self) -> int:
-        return self._router.under_way
+        return 0 if self._started is None else self._started.under_way
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Send weights to every server, including those that were given up, and check each copy before it is used.
@@ -167,75 +187,84 @@ class VLLMServerEngine(ModelEngine):
         self._require_idle()
         begun = time.perf_counter()
         self._updates += 1
-        version = f"{self._run_name}:{self._updates}"
-        self._router.terms = self._terms = Terms(tuple(self.stops), self._vocabulary, version)
-        for number, server in enumerate(self._own.all):  # restart those that ended or are still silent
-            lost = self._updates > 1 and not self._router.all[number].alive
-            if not server.running or (lost and not self._router.is_healthy(number)):
-                self._restart(number)
-        copies = self._updated(self._parity.against(tensors))
-        self._asleep = False
-        if not copies:
+        version = f"{self._run_id}:{self._updates}"
+        self._router.model = ServedModel(tuple(self.stops), self._vocab_size, version)
+        self._restart_lost()
+        updated = self._update_all(self._parity.against(tensors))
+        self._caches_freed = False
+        if not updated:
             raise ReplicasLost(f"no vLLM server took the weights: {self._router.last_errors()}")
-        gaps = self._parity.gaps(self._parity.questions(), [responses for _, responses in copies])
-        self._gaps = {replica.number: gap for (replica, _), gap in zip(copies, gaps, strict=True)}
-        for (replica, _), gap in zip(copies, gaps, strict=True):
+        gaps = self._parity.gaps(self._parity.prompts(), [responses for _, responses in updated])
+        self._gaps = {replica.number: gap for (replica, _), gap in zip(updated, gaps, strict=True)}
+        for (replica, _), gap in zip(updated, gaps, strict=True):
             self._parity.judge(gap, f"the vLLM server {replica.client.url}")
-        for replica, _ in copies:
+        for replica, _ in updated:
             self._router.run(self._router.admit(replica))
         self._ready = True
         self._sync_seconds = time.perf_counter() - begun
 
-    def _updated(self, tensors: Iterable[NamedTensor] | None) -> list[tuple[Replica, list[Response]]]:
-        """Update all servers; returns those that answered the parity check's questions. The others are out of use.
+    def _restart_lost(self) -> None:
+        """Restart servers that ended, and those that were given up and still do not answer."""
+        for number, server in enumerate(self._servers.all):
+            given_up = self._updates > 1 and not self._router.all[number].alive
+            if not server.running or (given_up and not self._router.is_healthy(number)):
+                self._restart(number)
+
+    def _update_all(self, tensors: Iterable[NamedTensor] | None) -> list[tuple[Replica, list[Response]]]:
+        """Update all servers; returns those that answered the prompts of the parity check, with their responses.
+
+        The others are out of use.
 
         tensors: None sends the last ones again.
         """
         replicas = self._router.all
         in_use = [replica.alive for replica in replicas]
         if tensors is not None:
-            self._transfer.write(tensors, self._terms.version)
-        release_memory(self.device)
+            self._transfer.write(tensors, self._router.model.version)
+        release_memory(self.device)  # a server on the same GPU needs it to load the weights
 
-        async def at_once() -> list[list[Response]]:
+        async def update_together() -> list[list[Response]]:
             return await asyncio.gather(*map(self._update, replicas))
 
-        answers = self._router.run(at_once())
-        found = [(replica, answer) for replica, answer in zip(replicas, answers, strict=True) if answer]
-        for replica, used, answer in zip(replicas, in_use, answers, strict=True):
-            if used and not answer:
-                self._router.report_loss(replica, len(found))
-        return found
+        # This thread waits here. The servers read the files at the same time, each in its own processes.
+        answers = self._router.run(update_together())
+        updated = [(replica, answer) for replica, answer in zip(replicas, answers, strict=True) if answer]
+        for replica, was_used, answer in zip(replicas, in_use, answers, strict=True):
+            if was_used and not answer:
+                self._router.report_loss(replica, len(updated))
+        return updated
 
     async def _update(self, replica: Replica) -> list[Response]:
-        """Send the last weights to a server and ask it the parity check's questions; returns [] if it fails."""
-        client, deadline, sampling = replica.client, self._router.deadline, self._parity.sampling
-        await self._router.withdraw(replica, "it is taking new weights")
+        """Send the last weights to a server and ask it the prompts of the parity check; returns [] if it fails."""
+        client, router = replica.client, self._router
+        await router.withdraw(replica, "it is taking new weights")
         try:
-            await self._transfer.send(client, self._terms.version, deadline)
-            if self._asleep:  # wake allocated memory for the weights only, because loading needs some
-                await client.order(WAKE_CACHE, None, deadline)
-            calls = [client.generate(one, sampling, self._terms) for one in self._parity.questions()]
+            await self._transfer.send(client, router.model.version, router.deadline)
+            if self._caches_freed:  # wake allocated memory for the weights only, because loading needs some
+                await client.post(WAKE_CACHE, None, router.deadline)
+            prompts = self._parity.prompts()
+            calls = [client.generate(prompt, self._parity.sampling, router.model) for prompt in prompts]
             return await asyncio.gather(*calls)
         except ReplicaError as error:
-            await self._router.withdraw(replica, str(error))
+            await router.withdraw(replica, str(error))
             return []
 
     def _restart(self, number: int) -> None:
-        if self._own.restart(number):
-            self._router.run(self._router.move(self._router.all[number], self._own.all[number].url))
+        if self._servers.restart(number):
+            self._router.run(self._router.move(self._router.all[number], self._servers.all[number].url))
 
     async def _recover(self) -> None:
-        """Restart all own servers with the weights of the last update, when none is left during a rollout.
+        """Restart all servers with the weights of the last update, when none is left during a rollout.
 
-        The weights are not checked again, since the model may have changed.
+        It runs in the router's loop. Restarting waits for that loop, so it takes place in another thread. The weights
+        are not checked again, since the model may have changed.
         """
         await asyncio.get_running_loop().run_in_executor(None, self._restart_all)
 
     def _restart_all(self) -> None:
-        for number in range(len(self._own.all)):
+        for number in range(len(self._servers.all)):
             self._restart(number)
-        for replica, _ in self._updated(None):
+        for replica, _ in self._update_all(None):
             self._router.run(self._router.admit(replica))
         if not any(replica.alive for replica in self._router.all):
             raise ReplicasLost(f"no vLLM server could be brought back: {self._router.last_errors()}")
@@ -244,34 +273,35 @@ class VLLMServerEngine(ModelEngine):
         """Free the device of a colocated server, weights included."""
         self._require_idle()
         if self.placement == "colocated":
-            self._ready, self._asleep = False, True
-            self._router.order(SLEEP)
+            self._ready = False
+            self._caches_freed = True
+            self._router.post_to_all(SLEEP)
 
     def wake(self) -> None:
         """Allocate memory for weights; :meth:`load_weights` fills it and allocates the cache."""
         if self.placement == "colocated":
             release_memory(self.device)
-            self._router.order(WAKE_WEIGHTS)
+            self._router.post_to_all(WAKE_WEIGHTS)
 
     def measures(self) -> dict[str, float]:
         """Metrics: gaps, seconds and bytes of the last update, servers in use, and :class:`ServerCounters`."""
-        found = {
+        measures = {
             "engine_gap": max((gap.error for gap in self._gaps.values()), default=0.0),
             "engine_kl": max((gap.kl for gap in self._gaps.values()), default=0.0),
             "engine_servers": float(sum(replica.alive for replica in self._router.all)),
             "engine_seconds_sync": self._sync_seconds,
             "engine_bytes_sync": float(self._transfer.bytes),
         }
-        found |= {f"engine_gap_{number}": gap.error for number, gap in sorted(self._gaps.items())}
-        return found | {f"engine_{name}": float(count) for name, count in self.counters.items()}
+        measures |= {f"engine_gap_{number}": gap.error for number, gap in sorted(self._gaps.items())}
+        return measures | {f"engine_{name}": float(count) for name, count in self.counters.items()}
 
     def close(self) -> None:
-        """End own servers, and remove weights from the disk."""
+        """End the servers that it started, and remove weights from the disk; may be called twice."""
         self._close()
 
 
 def _close_all(closing: list[Callable[[], None]]) -> None:
-    """Close what an engine opened, in reverse order."""
+    """Close what an engine started, in reverse order."""
     for close in reversed(closing):
         with contextlib.suppress(Exception):
             close()

@@ -1,7 +1,12 @@
 """Distribute requests over several servers.
 
 Sessions stay at the server that has cached their prefix. A request that fails at one server is sent to another with the
-same seed, which gives the same response. All calls run in one event loop in a separate thread.
+same seed, which gives the same response.
+
+Two threads work here. The engine's thread submits, and waits in ``collect`` for a queue that the loop fills. The loop's
+thread runs all calls: one task per request (``_respond``), and one health check per server (``_monitor``), which ends
+the calls of a server that hangs. Only the loop changes replicas and sessions; the engine's thread asks for it with
+``run`` and waits.
 """
 
 from __future__ import annotations
@@ -22,18 +27,19 @@ from gagpo.agents.engines.remote.client import (
     ReplicaError,
     ReplicaTimeout,
     ReplicaUnreachable,
-    RequestRefused,
+    RequestRejected,
+    ServedModel,
     StaleWeights,
-    Terms,
 )
 from gagpo.base.errors import GagpoError
 from gagpo.base.tables import ascii_only
 
 LOG = logging.getLogger("gagpo")
 
-MOST_FAULTS = 3  # in a row, after which a server is given up
-MOST_TRIES = 8  # of one request, at all servers
+MAX_FAULTS = 3  # in a row, after which a server is given up
+MAX_ATTEMPTS = 8  # of one request, at all servers
 CHECKS = 3  # health checks of a server within the allowed silence
+CLOSE_SECONDS = 10.0  # for calls under way to be dropped, and for the thread to end
 
 NEW = "it has no weights yet"
 
@@ -93,8 +99,9 @@ class Replica:
 
 
 class ReplicaRouter:
-    """The servers by number, and the requests under way at them.
+    """The servers by number, and the requests under way at them; it works from :meth:`start` to :meth:`close`.
 
+    urls: addresses of the servers.
     deadline: seconds for one response.
     silence: seconds without a healthy answer after which a server is given up.
     recover: called in the loop if no server is left; admits one again or raises.
@@ -108,24 +115,34 @@ class ReplicaRouter:
         silence: float,
         recover: Callable[[], Awaitable[None]] | None = None,
     ):
-        self.deadline, self.silence = deadline, silence
+        self.deadline = deadline
+        self.silence = silence
         self.counters = ServerCounters()
-        self.terms: Terms | None = None  # set when weights have been sent
+        self._model: ServedModel | None = None
         self._recover = recover
         self._recovering: asyncio.Task[None] | None = None
         self._assigned: dict[int, Replica] = {}  # by session
         self._tasks: dict[asyncio.Task[Response], Request] = {}
         self._finished: queue.SimpleQueue[asyncio.Task[Response]] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._urls = list(urls)
+        self.all: list[Replica] = []
+
+    def start(self) -> None:
+        """Start the thread that runs the loop, and open a client of every server."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vLLM servers", daemon=True)
         self._thread.start()
-        self.all = [Replica(number, Client(url, deadline), last_error=NEW) for number, url in enumerate(urls)]
-        self._closed = False
+        self.all = [
+            Replica(number, Client(url, self.deadline), last_error=NEW) for number, url in enumerate(self._urls)
+        ]
 
     # From the engine's thread -----------------------------------------------------------------------------------------
 
     def run(self, work: Coroutine[None, None, T]) -> T:
-        """Run ``work`` in the loop and wait for it."""
+        """Run ``work`` in the loop and wait for it; the calling thread must not be the loop's."""
+        assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
@@ -144,9 +161,10 @@ class ReplicaRouter:
         """
         finished: list[Finished] = []
         try:
-            while self._tasks:  # wait for the first only
-                task = self._finished.get(not finished, timeout)
-                if (request := self._tasks.pop(task, None)) is not None:  # not released meanwhile
+            while self._tasks:
+                task = self._finished.get(block=not finished, timeout=timeout)  # wait for the first only
+                request = self._tasks.pop(task, None)
+                if request is not None:  # not released meanwhile
                     finished.append((request, task.result()))
         except queue.Empty:
             pass
@@ -155,14 +173,29 @@ class ReplicaRouter:
             raise
         return finished
 
-    def order(self, path: str) -> None:
+    @property
+    def model(self) -> ServedModel:
+        """The model and the version of its weights that must answer; set before weights are sent."""
+        assert self._model is not None
+        return self._model
+
+    @model.setter
+    def model(self, model: ServedModel) -> None:
+        self._model = model
+
+    @property
+    def in_use(self) -> list[Replica]:
+        """The servers in use."""
+        return [replica for replica in self.all if replica.alive]
+
+    def post_to_all(self, path: str) -> None:
         """Make the same call at all servers in use, and give up those that fail."""
-        for replica in [one for one in self.all if one.alive]:
+        for replica in self.in_use:
             try:
-                self.run(replica.client.order(path, None, self.deadline))
+                self.run(replica.client.post(path, None, self.deadline))
             except ReplicaError as error:
                 self.run(self.withdraw(replica, str(error)))
-                self.report_loss(replica, sum(one.alive for one in self.all))
+                self.report_loss(replica, len(self.in_use))
 
     def is_healthy(self, number: int) -> bool:
         """Whether a server reports that it is healthy, in use or not."""
@@ -179,15 +212,16 @@ class ReplicaRouter:
 
     def close(self) -> None:
         """Drop everything under way and end the thread; may be called twice."""
-        if self._closed:
+        loop, thread = self._loop, self._thread
+        self._thread = None
+        if loop is None or thread is None:
             return
-        self._closed = True
         with contextlib.suppress(Exception):
-            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        if not self._thread.is_alive():
-            self._loop.close()
+            asyncio.run_coroutine_threadsafe(self._close(), loop).result(CLOSE_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(CLOSE_SECONDS)
+        if not thread.is_alive():  # a loop that still runs cannot be closed; its thread ends with the process
+            loop.close()
 
     # In the loop: requests --------------------------------------------------------------------------------------------
 
@@ -198,33 +232,33 @@ class ReplicaRouter:
             task.add_done_callback(self._finished.put)
 
     async def _respond(self, request: Request, sampling: Sampling) -> Response:
-        """Ask until a server responds or refuses, or after :data:`MOST_TRIES`."""
+        """Ask until a server responds or rejects the request, or after :data:`MAX_ATTEMPTS`."""
         fault: ReplicaError | None = None
-        for attempt in range(MOST_TRIES):
+        for attempt in range(MAX_ATTEMPTS):
             replica = await self._assign(request)
             self.counters.asked += 1
             self.counters.again += attempt > 0
             begun = replica.events
             try:
                 return await self._call(replica, request, sampling)
-            except RequestRefused:
+            except RequestRejected:
                 raise
             except ReplicaError as error:
                 fault = error
                 await self._record_fault(replica, error, begun)
-        raise ReplicasLost(f"no server answered a request in {MOST_TRIES} tries; the last time: {fault}")
+        raise ReplicasLost(f"no server answered a request in {MAX_ATTEMPTS} attempts; the last time: {fault}")
 
     async def _call(self, replica: Replica, request: Request, sampling: Sampling) -> Response:
-        """Ask one server, until it is given up."""
-        assert self.terms is not None
-        call = asyncio.create_task(replica.client.generate(request, sampling, self.terms))
+        """Ask one server, until it is given up: :meth:`withdraw` then cancels the call, and another server is asked."""
+        call = asyncio.create_task(replica.client.generate(request, sampling, self.model))
         replica.calls.add(call)
         try:
             response = await call
         except asyncio.CancelledError:
+            # Either the request was dropped, which cancels this task, or the server was, which cancels only the call.
             if replica.alive or asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 call.cancel()
-                raise  # the request was dropped, not the server
+                raise
             raise ReplicaUnreachable(replica.last_error) from None
         finally:
             replica.calls.discard(call)
@@ -236,9 +270,9 @@ class ReplicaRouter:
         replica = self._assigned.get(request.session)
         if replica is not None and replica.alive:
             return replica
-        while not (alive := [one for one in self.all if one.alive]):
+        while not self.in_use:
             await self._wait_for_recovery()
-        replica = min(alive, key=lambda one: len(one.sessions))
+        replica = min(self.in_use, key=lambda replica: len(replica.sessions))
         replica.sessions.add(request.session)
         self._assigned[request.session] = replica
         return replica
@@ -249,7 +283,7 @@ class ReplicaRouter:
             raise ReplicasLost(f"no vLLM server is left: {self.last_errors()}")
         if self._recovering is None or self._recovering.done():
             self._recovering = asyncio.ensure_future(self._recover())
-        await asyncio.shield(self._recovering)
+        await asyncio.shield(self._recovering)  # a dropped request must not cancel the recovery of the others
 
     def last_errors(self) -> str:
         """Why the servers that are not in use were given up."""
@@ -281,7 +315,7 @@ class ReplicaRouter:
             replica.events += 1
         self.counters.stale += isinstance(fault, StaleWeights)
         self.counters.broken += isinstance(fault, MalformedAnswer)
-        if isinstance(fault, StaleWeights | ReplicaTimeout) or replica.faults >= MOST_FAULTS:
+        if isinstance(fault, StaleWeights | ReplicaTimeout) or replica.faults >= MAX_FAULTS:
             await self._give_up(replica, fault)
         elif isinstance(fault, ReplicaUnreachable):
             try:
@@ -295,12 +329,14 @@ class ReplicaRouter:
             self.counters.lost += 1
             self.counters.silent += isinstance(fault, ReplicaTimeout)
             await self.withdraw(replica, str(fault))
-            self.report_loss(replica, sum(one.alive for one in self.all))
+            self.report_loss(replica, len(self.in_use))
 
-    def report_loss(self, replica: Replica, left: int) -> None:
-        """Warn that a server was given up. left: servers in use."""
+    def report_loss(self, replica: Replica, remaining: int) -> None:
+        """Warn that a server was given up. remaining: servers in use."""
         reason = ascii_only(replica.last_error)[:300]
-        LOG.warning("lost the vLLM server %s, %d of %d are left: %s", replica.client.url, left, len(self.all), reason)
+        LOG.warning(
+            "lost the vLLM server %s, %d of %d are left: %s", replica.client.url, remaining, len(self.all), reason
+        )
 
     async def withdraw(self, replica: Replica, reason: str) -> None:
         """Take a server out of use, with its sessions and requests."""
@@ -308,14 +344,15 @@ class ReplicaRouter:
         for session in replica.sessions:
             self._assigned.pop(session, None)
         replica.sessions.clear()
-        if replica.monitor is not None and replica.monitor is not asyncio.current_task():
+        if replica.monitor is not None and replica.monitor is not asyncio.current_task():  # it may be the caller
             replica.monitor.cancel()
         for call in list(replica.calls):
             call.cancel()
 
     async def admit(self, replica: Replica) -> None:
         """Take a server with the current weights into use, and start checking its health."""
-        replica.last_error, replica.faults = "", 0
+        replica.last_error = ""
+        replica.faults = 0
         replica.monitor = asyncio.create_task(self._monitor(replica))
 
     async def move(self, replica: Replica, url: str) -> None:
@@ -327,14 +364,15 @@ class ReplicaRouter:
 
     async def _monitor(self, replica: Replica) -> None:
         """Give the server up after ``silence`` seconds without a healthy answer."""
-        heard = asyncio.get_running_loop().time()
+        clock = asyncio.get_running_loop().time
+        last_healthy = clock()
         while replica.alive:
             await asyncio.sleep(self.silence / CHECKS)
             try:
                 await replica.client.healthy(self.silence / CHECKS)
-                heard = asyncio.get_running_loop().time()
+                last_healthy = clock()
             except ReplicaError as error:
-                if asyncio.get_running_loop().time() - heard >= self.silence:
+                if clock() - last_healthy >= self.silence:
                     await self._give_up(replica, ReplicaTimeout(f"it was silent for {self.silence:g} s: {error}"))
 
     async def _close(self) -> None:

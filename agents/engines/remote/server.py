@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from gagpo.agents.engines.ranks import Rank, require_vllm, visible_gpu
+from gagpo.agents.engines.remote.placement import CPU_CACHE_BYTES, GPU_MEMORY, require_vllm, visible_gpu
 from gagpo.agents.engines.remote.transfer import BACKEND
 from gagpo.base.child import Child, RestartBudget, free_port
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.interpreter import command, module_path
+from gagpo.base.rank import Rank
 from gagpo.base.tables import ascii_only
 from gagpo.model.dtypes import dtype_of
 from gagpo.model.loading import ModelError
@@ -37,15 +38,15 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig
 
+    from gagpo.agents.engines.remote.options import VLLMOptions
+
 LOG = logging.getLogger("gagpo")
 
 SUPERVISOR = "gagpo.agents.engines.remote.supervisor:main"
-CPU_CACHE = 2**30  # bytes of keys and values on a CPU, unless one response of full length needs more
 CPU_BLOCK = 32  # tokens of a cache block on a CPU: prompts are shared in whole blocks
 CPU_STEP = 8192  # tokens read in one step on a CPU
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 15.0
-GPU_SHARE = {"colocated": 0.4, "separate": 0.9}
 EXTENSION = "gagpo.agents.engines.remote.vllm_extension.WorkerExtension"
 
 
@@ -57,7 +58,7 @@ class ServerPlan:
     dtype: what it computes in, by name.
     max_length: most tokens of a prompt and its response; None for the model's limit.
     architecture: name of the model's class.
-    memory: share of each GPU's memory.
+    memory: fraction of each GPU's memory.
     devices: numbers of its GPUs, ``()`` for a CPU.
     sleeps: whether it can free its GPU.
     threads: CPU threads of a server without GPUs.
@@ -96,7 +97,7 @@ def arguments(plan: ServerPlan) -> list[str]:
             line += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     else:
         line += ["--tensor-parallel-size", str(len(plan.devices))]
-        line += ["--gpu-memory-utilization", str(plan.memory or GPU_SHARE["separate"])]
+        line += ["--gpu-memory-utilization", str(plan.memory or GPU_MEMORY["separate"])]
         line += ["--enable-sleep-mode"] if plan.sleeps else []
     return [*line, *plan.more]
 
@@ -105,7 +106,7 @@ def _cpu_arguments(config: PreTrainedConfig, item_bytes: int, max_length: int) -
     """vLLM's arguments about memory on a CPU, for a model with ``item_bytes`` per number."""
     token = 2 * math.prod(key_value_shape(config)) * item_bytes
     return {
-        "kv_cache_memory_bytes": max(CPU_CACHE, token * (max_length + 2 * CPU_BLOCK)),
+        "kv_cache_memory_bytes": max(CPU_CACHE_BYTES, token * (max_length + 2 * CPU_BLOCK)),
         "block_size": CPU_BLOCK,
         "enforce_eager": True,
         # A seeded request whose prompt is read in two steps fails: a CPU's generator cannot go back.
@@ -130,42 +131,35 @@ def environment(plan: ServerPlan) -> dict[str, str]:
 
 
 def plan_servers(
-    plan: ServerPlan,
-    replicas: int | None,
-    placement: str,
-    gpus: Sequence[int],
-    each: int,
-    device: torch.device,
-    place: Rank,
+    plan: ServerPlan, options: VLLMOptions, placement: str, device: torch.device, rank: Rank
 ) -> list[ServerPlan]:
     """The plans of a rank's servers: ``plan`` on separate GPUs.
 
-    replicas: number of servers, None for one.
-    gpus: the machine's GPUs for servers, shared by all ranks on it.
-    each: GPUs of one server.
+    options: number of servers and GPUs; ``gpus`` are shared by all ranks on the machine.
+    placement: ``separate`` or ``colocated``.
     device: device of the rank.
 
     Raises: InvalidArgument if these do not fit together.
     """
-    if placement not in GPU_SHARE:
-        raise InvalidArgument(f"engine.options.placement is {' or '.join(sorted(GPU_SHARE))}, got {placement!r}")
-    count = 1 if replicas is None else replicas
-    if count < 1 or (placement == "colocated" and count != 1):
-        raise InvalidArgument(f"engine.options.replicas: at least 1, and 1 when colocated, got {count}")
+    count = options.replicas or 1
+    if placement == "colocated" and count != 1:
+        raise InvalidArgument(f"engine.options.replicas must be 1 when colocated (got {count})")
     devices: list[tuple[int, ...]] = [()] * count
     if device.type == "cuda" and placement == "colocated":
         devices = [(visible_gpu(device.index or 0),)]
-    elif device.type == "cuda" or gpus:
-        ranks = f" at each of {place.local_world_size} ranks" if place.local_world_size > 1 else ""
-        if len(gpus) != count * each * place.local_world_size:
+    elif device.type == "cuda" or options.gpus:
+        gpus, size = options.gpus, options.gpus_each
+        needed = count * size * rank.local_world_size
+        if len(gpus) != needed:
+            ranks = f" at each of {rank.local_world_size} ranks" if rank.local_world_size > 1 else ""
             raise InvalidArgument(
-                f"engine.options.gpus must name {count * each * place.local_world_size} GPUs for {count} replicas of "
-                f"{each}{ranks}, got {len(gpus)}"
+                f"engine.options.gpus must name {needed} GPUs for {count} replicas of {size}{ranks}, got {len(gpus)}"
             )
-        own = gpus[count * each * place.local :]
-        devices = [tuple(own[each * n : each * (n + 1)]) for n in range(count)]
-    memory, threads = plan.memory or GPU_SHARE[placement], max(1, (os.cpu_count() or 1) // count)
-    return [replace(plan, devices=own, memory=memory, threads=threads) for own in devices]
+        rank_gpus = gpus[count * size * rank.local :]
+        devices = [tuple(rank_gpus[size * n : size * (n + 1)]) for n in range(count)]
+    memory = plan.memory or GPU_MEMORY[placement]
+    threads = max(1, (os.cpu_count() or 1) // count)
+    return [replace(plan, devices=server_gpus, memory=memory, threads=threads) for server_gpus in devices]
 
 
 class Server:

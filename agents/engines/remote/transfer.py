@@ -26,11 +26,11 @@ FILE_BYTES = 2**30  # of one file, which is held in memory
 async def _start(client: Client, deadline: float) -> None:
     """Start a transfer, after ending one that an earlier trainer left open."""
     try:
-        await client.order("/start_weight_update", None, deadline)
+        await client.post("/start_weight_update", None, deadline)
     except ReplicaError:
         with contextlib.suppress(ReplicaError):
-            await client.order("/finish_weight_update", None, deadline)
-        await client.order("/start_weight_update", None, deadline)
+            await client.post("/finish_weight_update", None, deadline)
+        await client.post("/start_weight_update", None, deadline)
 
 
 class FileTransfer:
@@ -49,24 +49,30 @@ class FileTransfer:
         self.bytes = 0
 
     async def send(self, client: Client, version: str, deadline: float) -> None:
-        """Have a server load the last version. deadline: seconds for each step. Raises: ReplicaError."""
-        await client.order("/init_weight_transfer_engine", {"init_info": {"parameters": len(self._shapes)}}, deadline)
+        """Have a server load the last version. deadline: seconds for each step. Raises: ReplicaError.
+
+        Every call returns when all workers of the server have finished that step. The version is named in the last
+        one: from then on the server's answers carry it, and the client rejects answers that do not.
+        """
+        await client.post("/init_weight_transfer_engine", {"init_info": {"parameters": len(self._shapes)}}, deadline)
         await _start(client, deadline)
         for file in self._files:
-            await client.order("/update_weights", {"update_info": {"path": str(file)}}, deadline)
-        await client.order("/finish_weight_update", {"weight_version": version}, deadline)
+            await client.post("/update_weights", {"update_info": {"path": str(file)}}, deadline)
+        await client.post("/finish_weight_update", {"weight_version": version}, deadline)
 
     def write(self, tensors: Iterable[NamedTensor], version: str) -> None:
         """Write a version, for :meth:`send`. Raises: WeightsError for tensors of another model."""
-        place = self._folder / version.replace(":", "-")
-        names, sent = [], 0
-        with durable.replacing_folder(place, flushed=False) as unfinished:
+        folder = self._folder / version.replace(":", "-")
+        names: list[str] = []
+        num_bytes = 0
+        with durable.replacing_folder(folder, flushed=False) as unfinished:
             for number, part in enumerate(_parts(checked(tensors, self._shapes), self._dtype)):
                 names.append(f"{number:04d}.safetensors")
-                sent += sum(tensor.nbytes for tensor in part.values())
+                num_bytes += sum(tensor.nbytes for tensor in part.values())
                 save_file(part, str(unfinished / names[-1]), metadata={"format": "pt"})
         self.close()
-        self._files, self.bytes = [place / name for name in names], sent
+        self._files = [folder / name for name in names]
+        self.bytes = num_bytes
 
     def close(self) -> None:
         """Remove the files."""
@@ -76,13 +82,15 @@ class FileTransfer:
 
 
 def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[str, torch.Tensor]]:
+    """Tensors on the CPU in groups of about :data:`FILE_BYTES`."""
     part: dict[str, torch.Tensor] = {}
-    held = 0
+    num_bytes = 0
     for name, tensor in tensors:
         part[name] = tensor.detach().to("cpu", dtype).contiguous()
-        held += part[name].nbytes
-        if held >= FILE_BYTES:
+        num_bytes += part[name].nbytes
+        if num_bytes >= FILE_BYTES:
             yield part
-            part, held = {}, 0
+            part = {}  # the writer has the old one; only one group is in memory at a time
+            num_bytes = 0
     if part:
         yield part

@@ -32,8 +32,8 @@
   }
 
   function invalid(turn) {
-    if (turn.invalid === "refused" && turn.refusal) return ["refused by the environment: ", h("q", null, viewer.short(turn.refusal, 300))];
-    return { "not parsed": "no action was found in the response", "cut off": "cut off at the token limit", refused: "refused by the environment", withheld: "the server gave a refusal, or its filter no answer" }[turn.invalid] || "invalid action";
+    const reason = viewer.data.invalid_reasons[turn.invalid] || "invalid action";
+    return turn.refusal ? [`${reason}: `, h("q", null, viewer.short(turn.refusal, 300))] : reason;
   }
 
   // The tool calls of a turn, each with its error or answer.

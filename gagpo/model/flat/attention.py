@@ -54,8 +54,8 @@ def _flat_attention(
 ) -> tuple[Tensor, None]:
     if layout is None:
         raise InvalidArgument("a model with flat attention is called through gagpo.model.flat.attention.forward")
-    for name, value_given in more.items():
-        if name not in HARMLESS and value_given is not None:
+    for name, argument in more.items():
+        if name not in HARMLESS and argument is not None:
             raise InvalidArgument(f"the attention of {type(module).__name__} takes {name}, which is not known here")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     query_THD, key_THD, value_THD = (x[0].transpose(0, 1) for x in (query, key, value))
@@ -97,7 +97,7 @@ def hidden_states(model: torch.nn.Module, ids_T: Tensor, layout: AttentionLayout
     return hidden_BLD.flatten(0, 1).index_select(0, layout.to_flat.index_select(0, keep_K))
 
 
-class _Given(BaseModelOutputWithPast):
+class _BackboneOutput(BaseModelOutputWithPast):
     """A backbone's output with hidden states; any other attribute is None."""
 
     def __getattr__(self, name: str) -> None:
@@ -106,10 +106,14 @@ class _Given(BaseModelOutputWithPast):
 
 
 def head(model: torch.nn.Module, hidden_KD: Tensor) -> Tensor:
-    """Logits ``(K, vocabulary)`` of hidden states, with the model's scales and soft caps: its backbone is replaced."""
+    """Logits ``(K, vocabulary)`` of hidden states, with the model's scales and soft caps.
+
+    Families apply these in the model's own ``forward``, after the output layer, so that method runs with a backbone
+    that returns the hidden states.
+    """
     backbone = backbone_of(model)
-    given = _Given(last_hidden_state=hidden_KD[None])  # type: ignore[arg-type]
-    backbone.forward = lambda *_, **__: given
+    output = _BackboneOutput(last_hidden_state=hidden_KD[None])  # type: ignore[arg-type]
+    backbone.forward = lambda *_, **__: output
     try:
         logits_KV: Tensor = model(inputs_embeds=hidden_KD[None], use_cache=False).logits[0]
         return logits_KV

@@ -15,7 +15,7 @@ from torch import Tensor
 from gagpo.model.flat.attention import forward
 from gagpo.model.flat.slots import ROUND, SlotCache
 
-SLOTS = 32  # recorded steps read a multiple of so many slots, so that few are recorded
+SLOTS = 32  # recorded steps read a multiple of so many slots: a graph serves all batches up to its size
 
 
 @dataclass
@@ -37,9 +37,9 @@ class RecordedSteps:
 
     def __init__(self, model: torch.nn.Module):
         self._model = model
-        self._forget(None)
+        self._reset(None)
 
-    def _forget(self, store: Tensor | None) -> None:
+    def _reset(self, store: Tensor | None) -> None:
         self._steps: dict[tuple[int, int], _Step] = {}
         self._store = store  # keys of the first layer
         self._logits_SV: Tensor | None = None  # of the step computed last
@@ -48,7 +48,7 @@ class RecordedSteps:
     def clear(self, store: Tensor | None = None) -> None:
         """Forget all steps. Their memory goes back to the driver: torch would keep it aside."""
         recorded = any(step.graph for step in self._steps.values())
-        self._forget(store)
+        self._reset(store)
         if recorded:
             torch.cuda.empty_cache()
 
@@ -57,7 +57,7 @@ class RecordedSteps:
 
         Raises: RuntimeError if the model's forward pass cannot be recorded: it waits for the GPU, or memory is short.
         """
-        if self._store is not cache.key[0]:  # the cache is another one, or has grown
+        if self._store is not cache.key[0]:  # a new cache, or one that has grown: graphs refer to freed memory
             self.clear(cache.key[0])
         slots = min(-(-len(token_S) // SLOTS) * SLOTS, cache.slots)
         keys = min(-(-(int(position_S.max()) + 1) // ROUND) * ROUND, cache.capacity)
@@ -87,14 +87,19 @@ class RecordedSteps:
         self._logits_SV[: len(logits_SV)] = logits_SV
 
     def _record(self, cache: SlotCache, step: _Step) -> None:
-        graph, stream, current = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
+        """Record a step. Capture needs a stream of its own, which waits for the work under way and then the reverse."""
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        current = torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             self._compute(cache, step)  # once without recording: libraries choose kernels and allocate
+            # Other threads may use the GPU meanwhile (rollout.ahead trains in one); only this one's calls are recorded.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 self._compute(cache, step)
             finally:
                 graph.capture_end()
         current.wait_stream(stream)
-        step.graph, self._pool = graph, graph.pool()
+        step.graph = graph
+        self._pool = graph.pool()

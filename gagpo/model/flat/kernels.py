@@ -80,8 +80,11 @@ class CausalAttention:
     def __init__(
         self, before: Sequence[int], queries: int, keys: int, device: torch.device | str = "cpu", step: int = 1
     ):
-        self.queries, self.keys, self.device = queries, keys, device
-        self.most_before, self.least_before = -(-max(before) // step) * step, min(before)
+        self.queries = queries
+        self.keys = keys
+        self.device = device
+        self.most_before = -(-max(before) // step) * step
+        self.least_before = min(before)
         self._before_B = torch.as_tensor(before if self.most_before else [0], device=device)
         self._visible: dict[int | None, Tensor] = {}
         self._bias: Tensor | None = None
@@ -91,24 +94,24 @@ class CausalAttention:
         if kind.window is not None and kind.window >= self.keys:  # wider than the longest row
             kind = LayerKind(None, kind.softcap, kind.sinks_H)
         if not kind.fused:
-            return self._written(query, key, value, scale, kind)
+            return self._materialized(query, key, value, scale, kind)
         grouped = query.shape[1] != key.shape[1]
         half = query.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
         scores = query.shape[:3].numel() * self.keys
         if kind.window is None and query.device.type == "cpu" and half and scores <= SMALL_SCORES:
-            return self._written_in_half(query, key, value, scale)
+            return self._materialized_in_half(query, key, value, scale)
         if kind.window is None and not self.most_before:
             return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
-        visible = self._seen(kind.window)[:, None]
+        visible = self._visible_keys(kind.window)[:, None]
         return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale, enable_gqa=grouped)
 
-    def _seen(self, window: int | None) -> Tensor:
+    def _visible_keys(self, window: int | None) -> Tensor:
         """Which keys a query sees: ``(B, Q, L)``, or ``(1, Q, L)`` if all rows are alike."""
         if window not in self._visible:
-            self._visible[window] = self._seen_of(0, self.queries, 0, self.keys, window)
+            self._visible[window] = self._visible_of(0, self.queries, 0, self.keys, window)
         return self._visible[window]
 
-    def _written(self, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: LayerKind) -> Tensor:
+    def _materialized(self, query: Tensor, key: Tensor, value: Tensor, scale: float, kind: LayerKind) -> Tensor:
         """Materialized attention, a block of queries at a time over the keys that it can see.
 
         In long rows the scores take most of the memory, so more than :data:`KEPT_SCORES` of them are recomputed in the
@@ -118,7 +121,7 @@ class CausalAttention:
         shared = key.shape[1]
         group = heads // shared
         query = query.reshape(rows, shared, group, queries, size)
-        again = torch.is_grad_enabled() and rows * heads * queries * self.keys > KEPT_SCORES
+        recomputed = torch.is_grad_enabled() and rows * heads * queries * self.keys > KEPT_SCORES
         blocks = []
         for begin in range(0, queries, BLOCK):
             end = min(begin + BLOCK, queries)
@@ -126,28 +129,31 @@ class CausalAttention:
             if kind.window is not None:
                 first = max(0, min(self.least_before + begin, self.keys - 1) - kind.window + 1)
 
-            def block(asked: Tensor, key: Tensor, value: Tensor, begin: int = begin, first: int = first) -> Tensor:
-                count, visible = asked.shape[3], self._seen_of(begin, asked.shape[3], first, key.shape[2], kind.window)
-                flat = asked.reshape(rows, shared, group * count, size)
+            def block(query: Tensor, key: Tensor, value: Tensor, begin: int = begin, first: int = first) -> Tensor:
+                count = query.shape[3]
+                visible = self._visible_of(begin, count, first, key.shape[2], kind.window)
+                flat = query.reshape(rows, shared, group * count, size)
                 answer = materialized_attention(
                     flat, key, value, visible.repeat(1, group, 1)[:, None], scale, kind, group
                 )
                 return answer.view(rows, shared, group, count, -1)
 
             parts = (query[:, :, :, begin:end], key[:, :, first:last], value[:, :, first:last])
-            made = checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=False) if again else block(*parts)
-            blocks.append(made)
+            if recomputed:
+                blocks.append(checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=False))
+            else:
+                blocks.append(block(*parts))
         return torch.cat(blocks, 3).view(rows, heads, queries, -1)
 
-    def _seen_of(self, begin: int, count: int, first: int, keys: int, window: int | None) -> Tensor:
+    def _visible_of(self, begin: int, count: int, first: int, keys: int, window: int | None) -> Tensor:
         """``(B, count, keys)``: which keys from ``first`` on are seen by the ``count`` queries from ``begin`` on."""
         position_BQ = self._before_B[:, None] + torch.arange(begin, begin + count, device=self.device)
         position_BQ1 = position_BQ.clamp(max=self.keys - 1)[:, :, None]  # padding sees as much as the last key
         key_L = torch.arange(first, first + keys, device=self.device)
-        seen = key_L <= position_BQ1
-        return seen if window is None else seen & (key_L > position_BQ1 - window)
+        visible = key_L <= position_BQ1
+        return visible if window is None else visible & (key_L > position_BQ1 - window)
 
-    def _written_in_half(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def _materialized_in_half(self, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Materialized attention in bfloat16 on a CPU, where the fused kernel takes 1.3 to 4 times as long.
 
         The scores of a block of queries stay in the CPU's cache.
@@ -156,17 +162,19 @@ class CausalAttention:
         shared = key.shape[1]
         group = heads // shared
         # Cast once what autocast would cast in every block.
-        query, key, value = ((query * scale).bfloat16(), key.bfloat16(), value.bfloat16())
+        query = (query * scale).bfloat16()
+        key = key.bfloat16()
+        value = value.bfloat16()
         if self._bias is None:
-            unseen = ~self._seen(None)
-            self._bias = torch.zeros(unseen.shape, dtype=torch.bfloat16).masked_fill(unseen, -torch.inf)
+            hidden = ~self._visible_keys(None)
+            self._bias = torch.zeros(hidden.shape, dtype=torch.bfloat16).masked_fill(hidden, -torch.inf)
         query = query.reshape(rows, shared, group, queries, size)
         blocks = []
         for begin in range(0, queries, BLOCK):
             end = min(begin + BLOCK, queries)
             last = min(self.most_before + end, self.keys)
-            asked = query[:, :, :, begin:end].reshape(rows, shared, -1, size)
-            score = (asked @ key[:, :, :last].transpose(2, 3)).view(rows, shared, group, -1, last)
+            block_query = query[:, :, :, begin:end].reshape(rows, shared, -1, size)
+            score = (block_query @ key[:, :, :last].transpose(2, 3)).view(rows, shared, group, -1, last)
             weight = (score + self._bias[:, None, None, begin:end, :last]).softmax(-1)
             block = weight.view(rows, shared, -1, last) @ value[:, :, :last]
             blocks.append(block.view(rows, shared, group, -1, value.shape[-1]))

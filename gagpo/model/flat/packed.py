@@ -17,7 +17,8 @@ from torch import Tensor
 
 from gagpo.model.flat.kernels import PLAIN, CausalAttention, LayerKind, attend_ragged, bucket
 
-UNEVEN, WORTHWHILE = 1.2, 2**16  # padded over real scores in one call on a CPU; scores worth a call
+UNEVEN = 1.2  # padded scores per real score in one call on a CPU, above which rows are split over two calls
+WORTHWHILE = 2**16  # scores for which another call on a CPU takes less time than their padding
 LARGEST_HEAD = 256  # of the kernel for rows of any length
 SIZES = 32  # multiple that queries and keys of a row are padded to if sizes are rounded
 
@@ -27,19 +28,19 @@ class Branch:
     """A row's path along the flat axis.
 
     path_L: index of each token.
-    own: number of last tokens that are the row's own; those before are shared with an earlier row.
+    new: number of last tokens that only this row has; those before are shared with an earlier row.
     """
 
     path_L: np.ndarray
-    own: int
+    new: int
 
     @property
     def before(self) -> int:
         """Tokens that are shared with an earlier row."""
-        return len(self.path_L) - self.own
+        return len(self.path_L) - self.new
 
     @property
-    def own_places(self) -> np.ndarray:
+    def new_places(self) -> np.ndarray:
         return self.path_L[self.before :]
 
 
@@ -48,10 +49,10 @@ def prefix_order(rows: Sequence[np.ndarray]) -> list[int]:
     return sorted(range(len(rows)), key=lambda place: rows[place].astype(">i4").tobytes())
 
 
-def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
+def common_prefix(row: np.ndarray, other_row: np.ndarray) -> int:
     """Length of the common prefix of two rows."""
-    length = min(len(one), len(other))
-    differs = np.flatnonzero(one[:length] != other[:length])
+    length = min(len(row), len(other_row))
+    differs = np.flatnonzero(row[:length] != other_row[:length])
     return int(differs[0]) if len(differs) else length
 
 
@@ -59,15 +60,18 @@ def build_branches(rows: Sequence[np.ndarray], share: bool = True) -> tuple[np.n
     """The tokens of all rows with common prefixes once, and each row's branch. share: False for rows in order."""
     parts: list[np.ndarray] = []
     branches: dict[int, Branch] = {}
-    previous, path_L, count = np.zeros(0, np.int32), np.zeros(0, np.int64), 0
+    previous = np.zeros(0, np.int32)
+    path_L = np.zeros(0, np.int64)
+    count = 0
     for place in prefix_order(rows) if share else range(len(rows)):
         row = rows[place]
         before = common_prefix(previous, row) if share else 0
-        own = len(row) - before
-        path_L = np.concatenate([path_L[:before], np.arange(count, count + own)])
-        branches[place] = Branch(path_L, own)
+        new = len(row) - before
+        path_L = np.concatenate([path_L[:before], np.arange(count, count + new)])
+        branches[place] = Branch(path_L, new)
         parts.append(row[before:])
-        previous, count = row, count + own
+        previous = row
+        count += new
     return np.concatenate(parts), [branches[place] for place in range(len(rows))]
 
 
@@ -84,13 +88,16 @@ class PackedTrees:
     def __init__(
         self, branches: Sequence[Branch], blank: int = 0, rounded: bool = False, device: torch.device | str = "cpu"
     ):
-        self.own = sum(branch.own for branch in branches)
-        tokens = self.own + blank
+        self.num_tokens = sum(branch.new for branch in branches)
+        tokens = self.num_tokens + blank
         position_T = np.zeros(tokens, np.int64)
         for branch in branches:
-            position_T[branch.own_places] = np.arange(branch.before, len(branch.path_L))
-        self._asking = sorted((one for one in branches if one.own), key=lambda one: (one.own, len(one.path_L)))
-        self._tokens, self._step = tokens, SIZES if rounded else 1
+            position_T[branch.new_places] = np.arange(branch.before, len(branch.path_L))
+        # By size, so that branches of similar size are neighbours and little is padded.
+        queried = (branch for branch in branches if branch.new)
+        self._branches = sorted(queried, key=lambda branch: (branch.new, len(branch.path_L)))
+        self._tokens = tokens
+        self._step = SIZES if rounded else 1
         self._settle(torch.as_tensor(position_T), device)
 
     def _settle(self, position_T: Tensor, device: torch.device | str) -> None:
@@ -109,9 +116,9 @@ class PackedTrees:
     ) -> Tensor:
         """``(T, H, D)``; see :class:`gagpo.model.flat.attention.AttentionLayout`."""
         if _ragged_fits(query_THD, value_THD, kind):
-            self._ragged = self._ragged or _Ragged(self._asking, self._tokens, query_THD.device)
+            self._ragged = self._ragged or _Ragged(self._branches, self._tokens, query_THD.device)
             return self._ragged.attend(query_THD, key_THD, value_THD, scale, kind.window or 0)
-        self._padded = self._padded or _Padded(self._asking, self._tokens, self._step, query_THD.device)
+        self._padded = self._padded or _Padded(self._branches, self._tokens, self._step, query_THD.device)
         return self._padded.attend(query_THD, key_THD, value_THD, scale, kind)
 
 
@@ -144,22 +151,26 @@ class _Padded:
 
     def __init__(self, branches: Sequence[Branch], tokens: int, step: int, device: torch.device):
         runs = _similar_runs(branches) if device.type == "cpu" else [branches]
-        queries, keys, answer_T, first = [], [], np.zeros(tokens, np.int64), 0
-        self.shapes, self.attentions = [], []
+        queries: list[np.ndarray] = []
+        keys: list[np.ndarray] = []
+        answer_T = np.zeros(tokens, np.int64)
+        first = 0
+        self.shapes: list[tuple[int, int, int]] = []
+        self.attentions: list[CausalAttention] = []
         for run in runs:
             rows = bucket(len(run)) if step > 1 else len(run)
             most, longest = (-(-max(sizes) // step) * step for sizes in zip(*map(_sizes, run), strict=True))
             query_BQ, key_BL = np.zeros((rows, most), np.int64), np.zeros((rows, longest), np.int64)
             for row, branch in enumerate(run):
-                query_BQ[row, : branch.own] = branch.own_places
+                query_BQ[row, : branch.new] = branch.new_places
                 key_BL[row, : len(branch.path_L)] = branch.path_L
                 # Places of the row's outputs when the outputs of all runs are concatenated.
-                answer_T[branch.own_places] = first + row * most + np.arange(branch.own)
+                answer_T[branch.new_places] = first + row * most + np.arange(branch.new)
             first += rows * most
             queries.append(query_BQ.reshape(-1))
             keys.append(key_BL.reshape(-1))
             self.shapes.append((rows, most, longest))
-            before = [one.before for one in run] + [0] * (rows - len(run))
+            before = [branch.before for branch in run] + [0] * (rows - len(run))
             self.attentions.append(CausalAttention(before, most, longest, device, step))
         self.query_T, self.key_T, self.answer_T = (
             _index(places, tokens, device) for places in (np.concatenate(queries), np.concatenate(keys), answer_T)
@@ -167,7 +178,9 @@ class _Padded:
 
     def attend(self, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind) -> Tensor:
         # One gather for all runs, so that the backward pass sums a token's gradients once.
-        query, key, value = (_take(query_THD, self.query_T), _take(key_THD, self.key_T), _take(value_THD, self.key_T))
+        query = _take(query_THD, self.query_T)
+        key = _take(key_THD, self.key_T)
+        value = _take(value_THD, self.key_T)
         queries = query.split([rows * most for rows, most, _ in self.shapes])
         keys, values = (x.split([rows * longest for rows, _, longest in self.shapes]) for x in (key, value))
         answers = []
@@ -182,21 +195,23 @@ class _Ragged:
     """Branches without padding, for a GPU kernel for rows of any length."""
 
     def __init__(self, branches: Sequence[Branch], tokens: int, device: torch.device):
-        own = [branch.own for branch in branches]
+        num_queries = [branch.new for branch in branches]
         length = [len(branch.path_L) for branch in branches]
-        places = np.concatenate([branch.own_places for branch in branches])
+        places = np.concatenate([branch.new_places for branch in branches])
         answer_T = np.zeros(tokens, np.int64)
         answer_T[places] = np.arange(len(places))
         self.query_T, self.answer_T = _index(places, tokens, device), _index(answer_T, tokens, device)
         self.key_T = _index(np.concatenate([branch.path_L for branch in branches]), tokens, device)
-        edges = (torch.as_tensor(np.cumsum([0, *counts]), dtype=torch.int32) for counts in (own, length))
-        self.query_edges, self.key_edges = (one.to(device) for one in edges)
-        self.most = (max(own), max(length))
+        edges = (torch.as_tensor(np.cumsum([0, *counts]), dtype=torch.int32) for counts in (num_queries, length))
+        self.query_edges, self.key_edges = (boundaries.to(device) for boundaries in edges)
+        self.longest = (max(num_queries), max(length))
 
     def attend(self, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, window: int) -> Tensor:
-        query, key, value = (_take(query_THD, self.query_T), _take(key_THD, self.key_T), _take(value_THD, self.key_T))
+        query = _take(query_THD, self.query_T)
+        key = _take(key_THD, self.key_T)
+        value = _take(value_THD, self.key_T)
         edges = (self.query_edges, self.key_edges)
-        return _take(attend_ragged(query, key, value, edges, self.most, scale, window), self.answer_T)
+        return _take(attend_ragged(query, key, value, edges, self.longest, scale, window), self.answer_T)
 
 
 def _ragged_fits(query_THD: Tensor, value_THD: Tensor, kind: LayerKind) -> bool:
@@ -213,7 +228,7 @@ def _ragged_fits(query_THD: Tensor, value_THD: Tensor, kind: LayerKind) -> bool:
 
 def _sizes(branch: Branch) -> tuple[int, int]:
     """Queries and keys."""
-    return branch.own, len(branch.path_L)
+    return branch.new, len(branch.path_L)
 
 
 def _index(places: np.ndarray, tokens: int, device: torch.device) -> Tensor | None:
@@ -233,8 +248,8 @@ def _similar_runs(branches: Sequence[Branch]) -> list[Sequence[Branch]]:
     begin = 0
     for end in range(1, len(branches) + 1):
         run = branches[begin:end]
-        padded = len(run) * max(one.own for one in run) * max(len(one.path_L) for one in run)
-        if padded > max(WORTHWHILE, UNEVEN * sum(one.own * len(one.path_L) for one in run)):
+        padded = len(run) * max(branch.new for branch in run) * max(len(branch.path_L) for branch in run)
+        if padded > max(WORTHWHILE, UNEVEN * sum(branch.new * len(branch.path_L) for branch in run)):
             runs.append(branches[begin : end - 1])
             begin = end - 1
     return [*runs, branches[begin:]]

@@ -22,8 +22,12 @@ class SlotCache:
     """
 
     def __init__(self, layers: int, heads: int, head_size: int, dtype: torch.dtype, device: torch.device | str):
-        self.heads, self.head_size, self.dtype, self.device = heads, head_size, dtype, device
-        self.slots = self.capacity = 0
+        self.heads = heads
+        self.head_size = head_size
+        self.dtype = dtype
+        self.device = device
+        self.slots = 0
+        self.capacity = 0  # tokens of each slot
         self.key = [self._empty(0, 0) for _ in range(layers)]
         self.value = [self._empty(0, 0) for _ in range(layers)]
 
@@ -40,13 +44,15 @@ class SlotCache:
         """Hold ``slots`` sequences of ``capacity`` tokens; the contents of the first ``slots`` stay, others may go."""
         if slots <= self.slots and capacity <= self.capacity:
             return
-        kept, capacity = min(slots, self.slots), max(-(-capacity // ROUND) * ROUND, self.capacity)
-        for store in (self.key, self.value):  # layer by layer, so that old and new are never both held whole
+        copied = min(slots, self.slots)
+        capacity = max(-(-capacity // ROUND) * ROUND, self.capacity)
+        for store in (self.key, self.value):  # layer by layer: old and new caches are never both whole in memory
             for layer, old in enumerate(store):
                 new = self._empty(slots, capacity)
-                new[:kept, :, : self.capacity] = old[:kept]
+                new[:copied, :, : self.capacity] = old[:copied]
                 store[layer] = new
-        self.slots, self.capacity = slots, capacity
+        self.slots = slots
+        self.capacity = capacity
 
     def share(self, source: int, targets: Sequence[int], length: int, begin: int = 0) -> None:
         """Copy the tokens from ``begin`` to ``length`` of slot ``source`` to the slots ``targets``."""
@@ -56,7 +62,9 @@ class SlotCache:
 
     def plan(self, slot_B: np.ndarray, start_B: np.ndarray, new_B: np.ndarray) -> None:
         """Let the next forward pass append ``new_B`` tokens to slots ``slot_B``, which hold ``start_B`` tokens."""
-        rows, longest_new, longest = len(slot_B), int(new_B.max()), int((start_B + new_B).max())
+        rows = len(slot_B)
+        longest_new = int(new_B.max())
+        longest = int((start_B + new_B).max())
         row_T = np.repeat(np.arange(rows), new_B)
         offset_T = np.arange(len(row_T)) - np.repeat(np.cumsum(new_B) - new_B, new_B)
         position_T = start_B[row_T] + offset_T
@@ -81,23 +89,28 @@ class SlotCache:
         position_S: where the tokens go, below ``keys``; on the cache's device, so that a recorded pass reads it anew.
         """
         slots = len(position_S)
-        self.position_T, self._slot_T = position_S, torch.arange(slots, device=self.device)
-        self._slot_B, self._shape, self._decode = None, (slots, 1, keys), True
-        self._query_position_BL, self._visible_B1LL = position_S[:, None], {}
+        self.position_T = position_S
+        self._slot_T = torch.arange(slots, device=self.device)
+        self._slot_B = None
+        self._shape = (slots, 1, keys)
+        self._decode = True
+        self._query_position_BL = position_S[:, None]
+        self._visible_B1LL = {}
 
     def _visible(self, window: int | None) -> Tensor:
         if window not in self._visible_B1LL:
             key_position_L = torch.arange(self._shape[2], device=self.device)
             query_position_BL1 = self._query_position_BL[:, :, None]
-            seen_BLL = key_position_L <= query_position_BL1
+            visible_BLL = key_position_L <= query_position_BL1
             if window is not None:
-                seen_BLL &= key_position_L > query_position_BL1 - window
-            self._visible_B1LL[window] = seen_BLL[:, None]
+                visible_BLL &= key_position_L > query_position_BL1 - window
+            self._visible_B1LL[window] = visible_BLL[:, None]
         return self._visible_B1LL[window]
 
     def attend(
         self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
     ) -> Tensor:
+        """``(T, H, D)``: store keys and values of the new tokens, then attend to all tokens of their slots."""
         rows, new, longest = self._shape
         self.key[layer][self._slot_T, :, self.position_T] = key_THD.to(self.dtype)
         self.value[layer][self._slot_T, :, self.position_T] = value_THD.to(self.dtype)

@@ -6,15 +6,15 @@ import sys
 import pytest
 import torch
 
-from gagpo.agents.engines.registry import ENGINES
+from gagpo.agents.engines.registry import ENGINES, engine_options
 from gagpo.agents.setup import make_engine
 from gagpo.base.errors import InvalidArgument
 
 
 def test_a_package_offers_an_engine_by_an_entry_point(outside, offer, tiny):
-    offer("elsewhere", "gagpo.engines", constant="elsewhere:Constant")
-    assert ENGINES.places()["constant"] == "elsewhere:Constant"
-    engine = make_engine("constant", *tiny, token=9)
+    offer("elsewhere", "gagpo.engines", constant="elsewhere:ConstantOptions")
+    assert ENGINES.places()["constant"] == "elsewhere:ConstantOptions"
+    engine = make_engine(engine_options("constant", {"token": 9}), *tiny)
     engine.load_weights((name, torch.zeros(1)) for name in "ba")
     assert engine.token == 9 and engine.loaded == [["a", "b"]]
 
@@ -26,8 +26,14 @@ def test_wrong_names_and_options_are_named(tiny, outside):
         ENGINES.find("nowhere_at_all:Engine")
     with pytest.raises(InvalidArgument, match="has no 'Missing'"):
         ENGINES.find("elsewhere:Missing")
-    with pytest.raises(InvalidArgument, match=r"engine transformers: .*tokn.*remove the option"):
-        make_engine("transformers", *tiny, tokn=3)
+    with pytest.raises(InvalidArgument, match=r"elsewhere:Constant is not a class of options: derive one from .*build"):
+        engine_options("elsewhere:Constant")
+    with pytest.raises(InvalidArgument, match=r"engine transformers has no options: remove tokn"):
+        engine_options("transformers", {"tokn": 3})
+    with pytest.raises(InvalidArgument, match=r"engine vllm has no option 'gpu'; nearest: gpus"):
+        engine_options("vllm", {"gpu": [1]})
+    with pytest.raises(InvalidArgument, match=r"ConstantOptions: token must be at least 0 \(got -1\)"):
+        engine_options("elsewhere:ConstantOptions", {"token": -1})
 
 
 def test_making_agents_imports_no_engine_library():

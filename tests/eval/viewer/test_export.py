@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from statistics import pstdev
 
 import pytest
@@ -252,7 +253,7 @@ def played(tmp_path, make_run):
         shutil.copy(run / kind / f"after-valid_unseen.{suffix}", tmp_path / "away" / f"mine.{suffix}")
     with Journal(tmp_path / "away", {"model": "openai:m"}) as journal:
         for episode in episodes_in(tmp_path / "away" / "mine.jsonl"):
-            episode.turns[0].sent = "[user]\nGo."
+            episode.turns[0] = replace(episode.turns[0], sent="[user]\nGo.")
             journal.append(episode)
     return tmp_path
 

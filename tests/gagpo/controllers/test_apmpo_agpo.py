@@ -17,7 +17,7 @@ from gagpo.credit import Turns, advantages
 def episodes(successes: list[int], groups: list[int] | None = None, **more) -> Turns:
     """One turn per episode, paid 1 for success."""
     count = len(successes)
-    return Turns(
+    return Turns.of(
         np.array(successes, float),
         np.arange(count),
         groups or [0] * count,

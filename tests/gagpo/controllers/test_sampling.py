@@ -18,7 +18,7 @@ from gagpo.settings import SettingsError, parse
 
 def test_groups_of_equal_returns_are_dropped():
     controllers = Controllers(ControllerSettings(dynamic_sampling=DynamicSampling()))
-    turns = Turns([0, 1, 1, 0.1, 0.1, 0.1, 5], [0, 0, 1, 2, 3, 4, 5], [3, 3, 1, 1, 7, 3])
+    turns = Turns.of([0, 1, 1, 0.1, 0.1, 0.1, 5], [0, 0, 1, 2, 3, 4, 5], [3, 3, 1, 1, 7, 3])
     # Group 3: returns 1, 1, 5; group 1: 0.1, 0.1; group 7: a single episode.
     assert controllers.keep(turns).tolist() == [True, True, False, False, False, True]
     assert controllers.sampling_rounds == 10
@@ -41,14 +41,14 @@ def test_groups_of_equal_returns_are_dropped():
 )
 def test_the_variance_filter_keeps_the_groups_that_differ_most(options, kept):
     group_E = np.array([3, 3, 1, 1, 7, 7, 5, 5])
-    turns = Turns([4, 4, 0, 1, 0, 2, 1, 0], range(8), group_E)
+    turns = Turns.of([4, 4, 0, 1, 0, 2, 1, 0], range(8), group_E)
     controllers = Controllers(ControllerSettings(variance_filter=VarianceFilter(**options)))
     assert controllers.keep(turns).tolist() == np.isin(group_E, kept).tolist()
     assert controllers.sampling_rounds == 1
 
 
 def test_the_filter_by_spread_drops_groups_of_equal_returns():
-    turns = Turns([1, 1, 2, 2], range(4), [0, 0, 1, 1])
+    turns = Turns.of([1, 1, 2, 2], range(4), [0, 0, 1, 1])
     for by, kept in (("spread", 0), ("groups", 2)):
         settings = ControllerSettings(variance_filter=VarianceFilter(by=by))
         assert Controllers(settings).keep(turns).sum() == kept
@@ -67,7 +67,7 @@ def test_the_buffer_and_factor_of_the_penalty_turn_by_turn(seed):
     limit_N, buffer, factor = rng.choice([100, 40], 60), 30, 2.5
     tokens_N = rng.integers(1, 140, 60)
     shaped = Controllers(ControllerSettings(overlong=Overlong(buffer=buffer, factor=factor))).shape(
-        Turns(np.ones(60), range(60), [0] * 60, tokens_N=tokens_N), limit_N
+        Turns.of(np.ones(60), range(60), [0] * 60, tokens_N=tokens_N), limit_N
     )
     expected = []
     for tokens, limit in zip(tokens_N, limit_N, strict=True):
@@ -96,7 +96,7 @@ def test_a_buffer_beyond_the_response_limit_is_rejected():
 
 def test_turns_are_penalised_for_their_own_length():
     controllers = Controllers(ControllerSettings(overlong=Overlong()))
-    turns = Turns([0, 10, 0], [0, 0, 1], [0, 0], tokens_N=[90, 20, 40], penalty_N=[0.1, 0, 0])
+    turns = Turns.of([0, 10, 0], [0, 0, 1], [0, 0], tokens_N=[90, 20, 40], penalty_N=[0.1, 0, 0])
     shaped = controllers.shape(turns, np.array([100, 100, 40]))
     assert shaped.reward_N == pytest.approx([-0.6, 10, -1])
     assert shaped.return_E == pytest.approx([9.3, -1])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import iqr, median_abs_deviation, skew
 
-from gagpo.credit.turns.dispersion import group_dispersion, group_quantile, group_skewness
+from gagpo.credit.statistics.dispersion import group_dispersion, group_quantile, group_skewness
 
 
 @pytest.fixture(scope="module")

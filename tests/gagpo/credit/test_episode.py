@@ -13,7 +13,7 @@ EVERY = [kind().advantage for kind in (Grpo, DrGrpo, Rloo, AgpoAdaptive)]
 
 def single_turns(returns, groups=None, **more) -> Turns:
     """One turn per episode."""
-    return Turns(returns, np.arange(len(returns)), [0] * len(returns) if groups is None else groups, **more)
+    return Turns.of(returns, np.arange(len(returns)), [0] * len(returns) if groups is None else groups, **more)
 
 
 def test_each_credit_by_hand():
@@ -26,7 +26,7 @@ def test_each_credit_by_hand():
 
 
 def test_all_turns_of_an_episode_share_its_advantage_and_penalties_count():
-    turns = Turns([0, 1, 0, 0], [0, 0, 1, 1], [3, 3], penalty_N=[0.5, 0, 0, 0])
+    turns = Turns.of([0, 1, 0, 0], [0, 0, 1, 1], [3, 3], penalty_N=[0.5, 0, 0, 0])
     assert DrGrpo().advantage(turns).tolist() == [0.25, 0.25, -0.25, -0.25]
 
 

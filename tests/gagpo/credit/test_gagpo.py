@@ -11,7 +11,7 @@ STATES = ["s0", "a", "b", "s0", "a", "c", "s0", "d", "s0", "a", "b"]
 @pytest.fixture
 def example() -> Turns:
     """Four episodes of one task; the first and the last reach the goal and are paid 10."""
-    return Turns(
+    return Turns.of(
         reward_N=[0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 10],
         episode_N=[0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3],
         group_E=[0, 0, 0, 0],

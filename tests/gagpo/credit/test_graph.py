@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from gagpo.credit import BadTurns, Turns
 from gagpo.credit.graphgpo import Graphgpo, step_reward
 from gagpo.credit.milegpo import Milegpo, branch_credit
-from gagpo.credit.turns.graph import RolloutGraph
-from gagpo.data.episodes import Episode, Turn
+from gagpo.credit.statistics.graph import RolloutGraph
+from gagpo.data import Episode, Turn, turns_from_episodes
 
 S, A, B, X, Y, WON = range(6)
 WEBSHOP = {"norm": "mean", "retain_coverage": 0.5, "rest": 0.5, "eta": 1.0, "retain_branches": True}
@@ -18,7 +18,7 @@ WEBSHOP = {"norm": "mean", "retain_coverage": 0.5, "rest": 0.5, "eta": 1.0, "ret
 @pytest.fixture
 def example() -> Turns:
     """``s a | won``, ``s b b | x``, ``s b | y``: the first succeeds with 10."""
-    return Turns(
+    return Turns.of(
         [0, 10, 0, 0, 0, 0, 0],
         [0, 0, 1, 1, 1, 2, 2],
         [0, 0, 0],
@@ -55,7 +55,7 @@ def test_distances_are_shortest_paths(example):
     graph = RolloutGraph.of(example)
     assert graph.distance_V[graph.source_N].tolist() == [2, 1, 2, np.inf, np.inf, 2, np.inf]
     assert graph.distance_V[graph.sink_G].tolist() == [0]
-    long = Turns(
+    long = Turns.of(
         np.zeros(4001),
         np.repeat([0, 1], [4000, 1]),
         [0, 0],
@@ -74,7 +74,7 @@ def rollouts(draw) -> Turns:
     def column(values, size):
         return draw(st.lists(values, min_size=size, max_size=size))
 
-    return Turns(
+    return Turns.of(
         reward_N=column(st.sampled_from([0.0, 10.0]), count),
         episode_N=np.repeat(np.arange(episodes), lengths),
         group_E=column(st.integers(0, 1), episodes),
@@ -103,13 +103,13 @@ def test_identities(turns, eta):
 @settings(deadline=None, max_examples=25)
 @given(rollouts())
 def test_a_group_without_success_has_no_goal(turns):
-    failed = Turns(
+    failed = Turns.of(
         turns.reward_N,
         turns.episode_N,
         turns.group_E,
         state_N=turns.state_N,
         end_state_E=turns.end_state_E,
-        success_E=np.zeros(turns.episodes, bool),
+        success_E=np.zeros(turns.num_episodes, bool),
     )
     graph = RolloutGraph.of(failed)
     assert (step_reward(graph, Graphgpo()) == 0).all()
@@ -123,7 +123,7 @@ def test_a_group_without_success_has_no_goal(turns):
 def test_without_end_states_each_failure_has_its_own_end_node(example):
     known = RolloutGraph.of(example)
     unknown = RolloutGraph.of(
-        Turns(
+        Turns.of(
             example.reward_N,
             example.episode_N,
             example.group_E,
@@ -136,18 +136,18 @@ def test_without_end_states_each_failure_has_its_own_end_node(example):
 
 def test_missing_columns_are_named(example):
     with pytest.raises(BadTurns, match="give success_E"):
-        Graphgpo().advantage(Turns([0], [0], [0], state_N=[0]))
+        Graphgpo().advantage(Turns.of([0], [0], [0], state_N=[0]))
     with pytest.raises(BadTurns, match="give state_N"):
-        Graphgpo().advantage(Turns([0], [0], [0], success_E=[True]))
+        Graphgpo().advantage(Turns.of([0], [0], [0], success_E=[True]))
     with pytest.raises(BadTurns, match="end_state_E must have 1 entries"):
-        Turns([0], [0], [0], end_state_E=[1, 2])
+        Turns.of([0], [0], [0], end_state_E=[1, 2])
 
 
 def test_end_states_are_nodes_like_others():
     turns = [Turn("hall", "go", "go", state="h"), Turn("attic", "go", "go", state="a")]
     back = Episode("t", turns=list(turns), end_observation="hall", end_state="h")
     lost = Episode("t", turns=list(turns[:1]))
-    by_text = Turns.from_episodes([back, lost])
+    by_text = turns_from_episodes([back, lost])
     assert by_text.end_state_E[0] == by_text.state_N[0] and by_text.end_state_E[1] not in by_text.state_N
-    assert Turns.from_episodes([back], key="state").end_state_E.tolist() == [0]
-    assert Turns.from_episodes([back], key="history").end_state_E[0] not in Turns.from_episodes([back]).state_N
+    assert turns_from_episodes([back], key="state").end_state_E.tolist() == [0]
+    assert turns_from_episodes([back], key="history").end_state_E[0] not in turns_from_episodes([back]).state_N

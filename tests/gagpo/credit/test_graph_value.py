@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from gagpo.credit import Turns, intern
 from gagpo.credit.gagpo import Gagpo
-from gagpo.credit.turns.graph import graph_value
+from gagpo.credit.statistics.graph import graph_value
 
 
 def turns_of(*episodes: list[tuple[str, float]], group: int = 0, **more) -> Turns:
     """Episodes as lists of (state, reward)."""
     steps = [step for episode in episodes for step in episode]
-    return Turns(
+    return Turns.of(
         [reward for _, reward in steps],
         np.repeat(np.arange(len(episodes)), [len(episode) for episode in episodes]),
         [group] * len(episodes),
@@ -46,7 +46,7 @@ def test_a_deterministic_path_has_no_advantage():
 def rollouts(draw) -> Turns:
     lengths = draw(st.lists(st.integers(1, 8), min_size=1, max_size=6))
     count = sum(lengths)
-    return Turns(
+    return Turns.of(
         draw(st.lists(st.sampled_from([0.0, 10.0, -0.1]), min_size=count, max_size=count)),
         np.repeat(np.arange(len(lengths)), lengths),
         draw(st.lists(st.integers(0, 1), min_size=len(lengths), max_size=len(lengths))),
@@ -71,5 +71,5 @@ def test_it_is_the_fixed_point(turns, gamma):
 @settings(deadline=None, max_examples=25)
 @given(rollouts())
 def test_without_shared_states_it_is_the_return(turns):
-    lonely = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=np.arange(turns.turns))
+    lonely = Turns.of(turns.reward_N, turns.episode_N, turns.group_E, state_N=np.arange(turns.num_turns))
     assert graph_value(lonely, 0.95) == pytest.approx(Gagpo().value(lonely), abs=1e-8)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gagpo.credit.turns.grouping import BLOCK, backward_recursion, generalised_advantage, return_to_go
+from gagpo.credit.statistics.returns import BLOCK, backward_recursion, generalised_advantage, return_to_go
 
 
 @pytest.mark.parametrize("longest", [50, 3 * BLOCK])

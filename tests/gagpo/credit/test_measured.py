@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from gagpo.credit import CREDITS, BadTurns, Turns, advantages
+from gagpo.learning.learner import Learner
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.learner import Learner
 from gagpo.training.trainer import Trainer
 
 
@@ -31,7 +31,7 @@ def test_the_trainer_measures_what_the_credit_reads(corridor, tmp_path, monkeypa
     monkeypatch.setattr(Learner, "_measured", watched)
     trainer.run()
     ((turns, rows),) = seen
-    entropy, energy = np.zeros(turns.turns), np.zeros(int(turns.tokens_N.sum()))
+    entropy, energy = np.zeros(turns.num_turns), np.zeros(turns.num_tokens)
     for row in rows:
         with torch.no_grad():
             logits = model(torch.as_tensor(row.ids[None].astype(np.int64))).logits[0, row.place_K - 1].double()
@@ -49,22 +49,22 @@ def test_the_trainer_measures_what_the_credit_reads(corridor, tmp_path, monkeypa
 @pytest.mark.parametrize(("name", "what"), [("empg", "entropy_N"), ("optimal_token_baseline", "energy_K")])
 def test_a_missing_measurement_is_named(name, what):
     with pytest.raises(BadTurns, match=f"give {what}"):
-        advantages(Turns([1.0, 0.0], [0, 1], [0, 0]), CREDITS.find(name)())
+        advantages(Turns.of([1.0, 0.0], [0, 1], [0, 0]), CREDITS.find(name)())
     with pytest.raises(BadTurns, match=f"{what} must"):
-        Turns([1.0, 0.0], [0, 1], [0, 0], **{what: [0.5]})
+        Turns.of([1.0, 0.0], [0, 1], [0, 0], **{what: [0.5]})
 
 
 def test_empg_rewards_certainty_and_ignores_equal_entropies():
     """Two turns of a success: the surer one gets more; where all are equally sure, only the bonus sets turns apart."""
     columns = {"reward_N": [0, 1, 0], "episode_N": [0, 0, 1], "group_E": [0, 0]}
     last = {"reward_N": [1, 1, 0], "episode_N": [0, 1, 2], "group_E": [0, 0, 0]}  # no turn has a next one
-    sure = CREDITS.find("empg")().advantage(Turns(**last, entropy_N=[0.1, 2.0, 1.0]))
+    sure = CREDITS.find("empg")().advantage(Turns.of(**last, entropy_N=[0.1, 2.0, 1.0]))
     assert sure[0] > sure[1]
-    even = CREDITS.find("empg")().advantage(Turns(**columns, entropy_N=[0.5] * 3))
-    plain = CREDITS.find("grpo")().advantage(Turns(**columns))
+    even = CREDITS.find("empg")().advantage(Turns.of(**columns, entropy_N=[0.5] * 3))
+    plain = CREDITS.find("grpo")().advantage(Turns.of(**columns))
     assert even - (plain - plain.mean()) == pytest.approx(np.array([0.1, 0.0, 0.0]) - 0.1 / 3)
 
 
 def test_token_baseline_of_equal_returns_gives_no_advantage():
-    turns = Turns([1.0, 1.0, 5.0], [0, 1, 2], [0, 0, 1], tokens_N=[2, 3, 1], energy_K=[0.5] * 6)
+    turns = Turns.of([1.0, 1.0, 5.0], [0, 1, 2], [0, 0, 1], tokens_N=[2, 3, 1], energy_K=[0.5] * 6)
     assert CREDITS.find("optimal_token_baseline")().advantage(turns).tolist() == [0.0] * 6

@@ -7,7 +7,7 @@ from gagpo.credit import BadTurns, Turns, advantages
 from gagpo.credit.ppo import PpoToken, PpoTurn
 from gagpo.credit.reinforce import ReinforcePlusPlus
 
-TURNS = Turns([0, 1], [0, 0], [0], tokens_N=[2, 3])
+TURNS = Turns.of([0, 1], [0, 0], [0], tokens_N=[2, 3])
 
 
 @pytest.mark.parametrize("settings", [PpoTurn(), PpoToken()])
@@ -26,6 +26,6 @@ def test_advantages_are_whitened_and_targets_are_not():
 
 
 def test_a_turn_without_tokens_is_rejected():
-    turns = Turns([0, 1], [0, 0], [0], tokens_N=[2, 0])
+    turns = Turns.of([0, 1], [0, 0], [0], tokens_N=[2, 0])
     with pytest.raises(BadTurns, match="turn 1 has none"):
         advantages(turns, ReinforcePlusPlus())

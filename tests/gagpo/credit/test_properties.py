@@ -1,6 +1,5 @@
 """Identities and invariances of credits, on random batches."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -26,7 +25,7 @@ def batches(draw, longest: int = 6, states: int = 4) -> Turns:
     def column(values, size):
         return draw(st.lists(values, min_size=size, max_size=size))
 
-    return Turns(
+    return Turns.of(
         reward_N=column(st.sampled_from([0.0, 0.0, 1.0, -0.5, 10.0]), count),
         episode_N=np.repeat(np.arange(episodes), lengths),
         group_E=column(st.integers(0, 2), episodes),
@@ -40,11 +39,11 @@ def batches(draw, longest: int = 6, states: int = 4) -> Turns:
 
 
 def paths(turns: Turns) -> list[list[int]]:
-    return [np.flatnonzero(turns.episode_N == episode).tolist() for episode in range(turns.episodes)]
+    return [np.flatnonzero(turns.episode_N == episode).tolist() for episode in range(turns.num_episodes)]
 
 
 def discounted(turns: Turns, gamma: float) -> np.ndarray:
-    reward, result = turns.reward_N - turns.penalty_N, np.zeros(turns.turns)
+    reward, result = turns.reward_N - turns.penalty_N, np.zeros(turns.num_turns)
     for path in paths(turns):
         for place, turn in enumerate(path):
             result[turn] = sum(gamma**k * reward[later] for k, later in enumerate(path[place:]))
@@ -57,7 +56,7 @@ def test_gagpo_identities(turns):
     returns, value = discounted(turns, GAMMA), Gagpo(gamma=GAMMA).value(turns)
     monte_carlo = Gagpo(gamma=GAMMA, lam=1.0, norm="none").advantage(turns)
     assert monte_carlo == pytest.approx(returns - value, abs=1e-9)
-    unpunished = Turns(turns.reward_N, turns.episode_N, turns.group_E, state_N=turns.state_N)
+    unpunished = Turns.of(turns.reward_N, turns.episode_N, turns.group_E, state_N=turns.state_N)
     assert Gagpo(gamma=GAMMA, lam=1.0, norm="none").advantage(unpunished) == pytest.approx(
         Gigpo(gamma=GAMMA, norm="mean").step_advantage(unpunished), abs=1e-9
     )
@@ -92,7 +91,7 @@ def critic_values(turns: Turns) -> np.ndarray:
 
 def credit_of(turns: Turns, name: str) -> np.ndarray:
     measured = {"entropy_N": turns.tokens_N / 10, "energy_K": np.repeat(1 / (1 + turns.tokens_N), turns.tokens_N)}
-    turns = dataclasses.replace(turns, **measured)  # of the turn alone, so that they move along too
+    turns = turns.with_columns(**measured)  # of the turn alone, so that they move along too
     return advantages(turns, load(name).credit, critic_values(turns)).advantage_N
 
 
@@ -100,7 +99,7 @@ def pick(turns: Turns, episodes: list[int], rename=lambda ids: ids, regroup=lamb
     """The chosen episodes in the given order, with other ids for states and groups."""
     order = [turn for episode in episodes for turn in paths(turns)[episode]]
     lengths = [len(paths(turns)[episode]) for episode in episodes]
-    return Turns(
+    return Turns.of(
         turns.reward_N[order],
         np.repeat(np.arange(len(episodes)), lengths),
         regroup(turns.group_E[episodes]),
@@ -117,7 +116,7 @@ def pick(turns: Turns, episodes: list[int], rename=lambda ids: ids, regroup=lamb
 @settings(deadline=None, max_examples=8)
 @given(turns=batches(), data=st.data())
 def test_order_of_episodes_and_names_of_states_and_groups_do_not_matter(name, turns, data):
-    order = data.draw(st.permutations(range(turns.episodes)))
+    order = data.draw(st.permutations(range(turns.num_episodes)))
     changed = pick(turns, order, rename=lambda ids: 10**15 - 7 * ids, regroup=lambda ids: 100 - ids)
     # The critic of this test reads state ids modulo 3, which renaming would change.
     changed = pick(turns, order, regroup=lambda ids: 100 - ids) if load(name).critic else changed
@@ -136,7 +135,7 @@ WITHIN_GROUPS = [
 @settings(deadline=None, max_examples=8)
 @given(turns=batches())
 def test_adding_a_group_changes_no_other(name, turns):
-    mine = [episode for episode in range(turns.episodes) if turns.group_E[episode] == turns.group_E[0]]
+    mine = [episode for episode in range(turns.num_episodes) if turns.group_E[episode] == turns.group_E[0]]
     kept = [turn for episode in mine for turn in paths(turns)[episode]]
     assert credit_of(pick(turns, mine), name) == pytest.approx(credit_of(turns, name)[kept], abs=1e-6)
 
@@ -149,23 +148,23 @@ def test_equal_rewards_give_no_advantage(name, turns):
 
     Successes are imitated by rejection sampling, whatever the others did.
     """
-    alike = Turns(
-        np.full(turns.episodes, 0.7),
-        np.arange(turns.episodes),
+    alike = Turns.of(
+        np.full(turns.num_episodes, 0.7),
+        np.arange(turns.num_episodes),
         turns.group_E,
-        state_N=np.zeros(turns.episodes, int),
-        success_E=np.ones(turns.episodes, bool),
-        entropy_N=turns.tokens_N[: turns.episodes] / 10,
-        energy_K=np.linspace(0.1, 0.9, turns.episodes),
+        state_N=np.zeros(turns.num_episodes, int),
+        success_E=np.ones(turns.num_episodes, bool),
+        entropy_N=turns.tokens_N[: turns.num_episodes] / 10,
+        energy_K=np.linspace(0.1, 0.9, turns.num_episodes),
     )
     credit = advantages(alike, load(name).credit, critic_values(alike))
-    assert np.array_equal(credit.advantage_N, np.zeros(turns.episodes))
+    assert np.array_equal(credit.advantage_N, np.zeros(turns.num_episodes))
     assert credit.stats["zero_groups"] == 1.0
     assert credit.stats["equal_return_groups"] == 1.0
 
 
 def test_statistics_by_hand():
-    turns = Turns([0, 10, 0, 0, 0], [0, 0, 1, 2, 3], [0, 0, 1, 1], state_N=[0, 1, 0, 5, 6])
+    turns = Turns.of([0, 10, 0, 0, 0], [0, 0, 1, 2, 3], [0, 0, 1, 1], state_N=[0, 1, 0, 5, 6])
     credit = advantages(turns, Gagpo(norm="none"))
     # V(0) = (9.5 + 0)/2, V(1) = 10: turns 0 and 2 gain and lose 4.75.
     assert credit.advantage_N == pytest.approx([4.75, 0, -4.75, 0, 0])
@@ -185,7 +184,7 @@ def test_statistics_by_hand():
 
 
 def test_turn_credit_is_repeated_over_tokens_and_token_credit_averaged_over_turns():
-    turns = Turns([0, 1, 0], [0, 0, 1], [0, 0], tokens_N=[2, 1, 3])
+    turns = Turns.of([0, 1, 0], [0, 0, 1], [0, 0], tokens_N=[2, 1, 3])
     credit = advantages(turns, load("dr_grpo").credit)
     assert credit.per_token().tolist() == [0.5, 0.5, 0.5, -0.5, -0.5, -0.5]
     by_token = advantages(turns, load("reinforce_plus_plus", {"credit": {"gamma": 0.5}}).credit)

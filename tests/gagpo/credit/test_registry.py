@@ -37,7 +37,7 @@ class Half(CreditSettings):
 '''
 
 RUN = {"name": "a-run", "model": "a-model", "environment": {"id": "an-environment"}}
-TURNS = Turns([0, 10, 0], [0, 0, 1], [0, 0])
+TURNS = Turns.of([0, 10, 0], [0, 0, 1], [0, 0])
 
 
 @pytest.fixture
@@ -72,7 +72,8 @@ def test_a_file_in_the_working_directory_is_found(tmp_path, monkeypatch):
     assert load("grpo", {"credit": "credit_from_here:Half"}).credit.share == 0.5
     (tmp_path / "tracker_from_here.py").write_text("class Mine: pass")
     assert TRACKERS.find("tracker_from_here:Mine").__name__ == "Mine"
-    (tmp_path / "engine_from_here.py").write_text("class Mine: pass")
+    text = "from gagpo.agents.engines.options import EngineOptions\nclass Mine(EngineOptions): pass"
+    (tmp_path / "engine_from_here.py").write_text(text)
     assert ENGINES.find("engine_from_here:Mine").__name__ == "Mine"
 
 
@@ -92,7 +93,7 @@ def test_the_example_of_the_documentation_works():
     (example,) = re.findall(r"```python credit\n(.*?)```", page, re.DOTALL)
     module: dict[str, Any] = {"__name__": "example"}
     exec(compile(example, "algorithms.md", "exec"), module)
-    turns = Turns([0, 1, 0, 0, 5], [0, 0, 1, 1, 2], [7, 7, 8], state_N=[3, 4, 3, 3, 3])
+    turns = Turns.of([0, 1, 0, 0, 5], [0, 0, 1, 1, 2], [7, 7, 8], state_N=[3, 4, 3, 3, 3])
     found = module["LooState"](gamma=0.5).advantage(turns)
     assert found.tolist() == [0.5, 0, -0.25, -0.25, 0]  # of returns 0.5, 1, 0, 0 in one task and 5 in another
 

@@ -1,14 +1,15 @@
 """Groups of near-equal observations, an option of GiGPO."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gagpo.credit import BadTurns, Turns, turns_for
 from gagpo.credit.gigpo import Gigpo
-from gagpo.credit.turns.similarity import cluster, similar_states, similarity
-from gagpo.data.episodes import Episode, Turn
+from gagpo.credit.statistics.similarity import cluster, similar_states, similarity
+from gagpo.data import Episode, Turn
 
 
 def subsequence(first: str, second: str) -> int:
@@ -51,7 +52,7 @@ def test_similarity_is_symmetric_and_one_for_equal_texts():
 
 
 def test_tasks_are_not_compared_with_each_other():
-    turns = Turns([0.0] * 4, range(4), [7, 3, 7, 3], text_N=["a mug 1", "a mug 1", "a mug 2", "a pan"])
+    turns = Turns.of([0.0] * 4, range(4), [7, 3, 7, 3], text_N=["a mug 1", "a mug 1", "a mug 2", "a pan"])
     state_N = similar_states(turns, 0.8)
     assert state_N[0] == state_N[2] and len({*state_N.tolist()}) == 3
 
@@ -59,7 +60,7 @@ def test_tasks_are_not_compared_with_each_other():
 def test_a_threshold_of_one_is_the_key_of_observations():
     turn = [Turn(observation=text, response="x", action="x") for text in ("a\0", "a", "a\0", "b")]
     episodes = [Episode("t", turns=turn[:2]), Episode("t", turns=turn[2:], success=True)]
-    episodes[1].turns[-1].reward = 1.0
+    episodes[1].turns[-1] = replace(episodes[1].turns[-1], reward=1.0)
     exact, similar = Gigpo(key="observation"), Gigpo(similarity=1.0)
     assert (
         similar.advantage(turns_for(episodes, similar)).tolist() == exact.advantage(turns_for(episodes, exact)).tolist()
@@ -69,6 +70,6 @@ def test_a_threshold_of_one_is_the_key_of_observations():
 
 def test_texts_are_required():
     with pytest.raises(BadTurns, match="give text_N, the observation of each turn"):
-        Gigpo(similarity=0.9).advantage(Turns([1.0, 0.0], [0, 1], [0, 0], state_N=[0, 0]))
+        Gigpo(similarity=0.9).advantage(Turns.of([1.0, 0.0], [0, 1], [0, 0], state_N=[0, 0]))
     with pytest.raises(BadTurns, match="text_N must have 2 entries"):
-        Turns([1.0, 0.0], [0, 1], [0, 0], text_N=["a"])
+        Turns.of([1.0, 0.0], [0, 1], [0, 0], text_N=["a"])

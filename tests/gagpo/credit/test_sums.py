@@ -14,7 +14,8 @@ from gagpo.credit.weighted_sum import WeightedSum
 
 
 @pytest.mark.parametrize(
-    "module", ["turns.aliasing", "turns.dispersion", "turns.keys", "turns.similarity", "gagpo", "weighted_sum"]
+    "module",
+    ["statistics.aliasing", "statistics.dispersion", "statistics.similarity", "episode", "gagpo", "weighted_sum"],
 )
 def test_examples_in_docstrings_are_true(module):
     found = doctest.testmod(importlib.import_module(f"gagpo.credit.{module}"))
@@ -27,7 +28,7 @@ def some_turns(seed: int = 0, episodes: int = 12, longest: int = 6) -> Turns:
     count, success_E = int(length_E.sum()), rng.random(episodes) < 0.5
     reward_N = np.zeros(count)
     reward_N[np.cumsum(length_E) - 1] = 10.0 * success_E
-    return Turns(
+    return Turns.of(
         reward_N,
         np.repeat(np.arange(episodes), length_E),
         np.arange(episodes) // 4,
@@ -48,7 +49,9 @@ def test_a_sum_adds_parts_divided_by_their_deviation():
 
 def test_a_credit_without_deviation_adds_nothing():
     turns = some_turns()
-    flat = Turns(np.zeros(turns.turns), turns.episode_N, turns.group_E, state_N=turns.state_N, success_E=[False] * 12)
+    flat = Turns.of(
+        np.zeros(turns.num_turns), turns.episode_N, turns.group_E, state_N=turns.state_N, success_E=[False] * 12
+    )
     assert not WeightedSum(credits=["grpo", "graphgpo"]).advantage(flat).any()
 
 
@@ -79,7 +82,7 @@ def test_credits_that_cannot_be_summed_are_rejected(changes, reason):
 
 
 def test_credits_that_follow_states_warn_of_aliased_keys():
-    turns = Turns(
+    turns = Turns.of(
         [0] * 4 + [10],
         [0, 0, 1, 1, 1],
         [0, 0],

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import sampled_from
 from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
+from gagpo.model.sharding import unsharded_copy
 from gagpo.model.weights import named_tensors
 from gagpo.runs.run_folder import RunFolder
 from tests.agents.engines.remote.fake_server import serving
@@ -19,13 +18,13 @@ def test_what_servers_are_made_on_has_names_and_no_numbers(tiny, adapted):
     model.lm_head.weight = model.model.embed_tokens.weight
     if adapted:
         adapters.inject(model, 4, 4.0, "all-linear")
-    made = sampled_from(model, Ranks(0, 2), "bfloat16", whole=False)
+    made = unsharded_copy(model, "bfloat16", with_weights=False)
     assert all(tensor.is_meta for tensor in (*made.parameters(), *made.buffers()))
     shapes = [(name, tensor.shape) for name, tensor in named_tensors(model)]
     assert [(name, tensor.shape) for name, tensor in made.named_parameters()] == shapes
     assert type(made) is type(model) and not any(one.is_meta for one in model.parameters())
     assert {tensor.dtype for tensor in made.parameters()} == {torch.bfloat16}
-    whole = sampled_from(model, Ranks(0, 2), "float32")
+    whole = unsharded_copy(model, "float32")
     assert not any(one.is_meta for one in whole.parameters()) and not any(
         one.requires_grad for one in whole.parameters()
     )

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gagpo.base.rank import REQUIRED
 from gagpo.cli.main import app
 from gagpo.distributed import launch
-from gagpo.distributed.environment import ENVIRONMENT
 from gagpo.distributed.errors import RankLost
 from gagpo.distributed.ranks import joined
 from gagpo.runs import checkpoint as checkpoints
@@ -80,7 +80,7 @@ def test_a_launcher_ends_all_with_the_first_that_dies(monkeypatch):
 
 
 def test_no_port_is_no_place_to_meet(monkeypatch):
-    for name, value in dict(zip(ENVIRONMENT, ("0", "2", "0", "127.0.0.1", "0"), strict=True)).items():
+    for name, value in dict(zip(REQUIRED, ("0", "2", "0", "127.0.0.1", "0"), strict=True)).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(RankLost, match=r"cannot meet at MASTER_PORT=0: run torchrun --standalone"), joined():
         pass

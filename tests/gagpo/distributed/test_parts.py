@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.collecting.distributed_rollout import packed, unpacked
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Row, Turn, episode_record
 from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, read, write
-from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing, rank_batches, shard_rows
 from gagpo.objectives.layout import Normaliser
 
@@ -36,7 +35,7 @@ def test_rows_are_dealt_out_by_the_tokens_that_are_read(lengths, count, trees):
     parts = shard_rows(rows, packing, count)
     assert sorted(int(one.turn_K[0]) for part in parts for one in part) == list(range(len(rows)))
     loads = [packing.size(part) if part else 0 for part in parts]
-    largest = max(map(packing.size, packing.shares(rows, count)))
+    largest = max(map(packing.size, packing.units(rows, count)))
     met_again = sum(min(7, length) for length in lengths) if trees else 0  # by the parts of a tree that was halved
     assert max(loads) - min(loads) <= largest + met_again
 
@@ -71,12 +70,19 @@ def some_episodes(seed):
         episode.info = {"score": rng.random(), "won": True, "count": 3, "note": rng.choice(TEXTS)}
         before = ids(0)
         for _ in range(rng.randrange(5)):
-            turn = Turn(rng.choice(TEXTS), rng.choice(TEXTS), rng.choice(TEXTS), rng.gauss(0, 1))
-            turn.state, turn.cut = rng.choice([None, "s"]), rng.random() < 0.5
-            turn.invalid = rng.choice(["", "refused", "cut off"])
-            turn.prompt_ids = np.concatenate([before if rng.random() < 0.7 else ids(0), ids(rng.randrange(5))])
-            turn.response_ids = ids(rng.randrange(4))
-            turn.logprobs = np.asarray([-rng.random() for _ in turn.response_ids], np.float32)
+            response_ids = ids(rng.randrange(4))
+            turn = Turn(
+                rng.choice(TEXTS),
+                rng.choice(TEXTS),
+                rng.choice(TEXTS),
+                rng.gauss(0, 1),
+                invalid=rng.choice(["", "refused", "cut off"]),
+                cut=rng.random() < 0.5,
+                state=rng.choice([None, "s"]),
+                prompt_ids=np.concatenate([before if rng.random() < 0.7 else ids(0), ids(rng.randrange(5))]),
+                response_ids=response_ids,
+                logprobs=np.asarray([-rng.random() for _ in response_ids], np.float32),
+            )
             before = np.concatenate([turn.prompt_ids, turn.response_ids])
             episode.turns.append(turn)
         made.append(episode)
@@ -90,7 +96,7 @@ def test_episodes_arrive_as_they_were(seed):
     found, about = unpacked(packed(played, {"error": None}))
     assert about == {"error": None} and len(found) == len(played)
     for one, other in zip(played, found, strict=True):
-        assert one.record(tokens=True) == other.record(tokens=True)
+        assert episode_record(one, tokens=True) == episode_record(other, tokens=True)
         assert (one.end_state, one.end_observation) == (other.end_state, other.end_observation)
         for turn, same in zip(one.turns, other.turns, strict=True):
             assert (turn.invalid, turn.cut, turn.trainable) == (same.invalid, same.cut, same.trainable)

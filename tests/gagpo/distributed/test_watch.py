@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.distributed.environment import ENVIRONMENT, LOST
+from gagpo.base.rank import REQUIRED
+from gagpo.distributed.environment import LOST
 from gagpo.distributed.errors import RankLost
 from gagpo.distributed.ranks import joined
 from tests.gagpo.distributed.conftest import start_ranks
@@ -75,7 +76,7 @@ def test_ranks_that_were_all_stopped_go_on(ranks, tmp_path):
 def test_a_store_that_never_answers_is_no_place_to_meet(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = ("1", "2", "1", "127.0.0.1", str(silent.getsockname()[1]))
-        for name, value in zip(ENVIRONMENT, place, strict=True):
+        for name, value in zip(REQUIRED, place, strict=True):
             monkeypatch.setenv(name, value)
         with pytest.raises(RankLost, match="the 2 ranks did not find each other"), joined(meeting=2):
             pass

@@ -6,7 +6,7 @@ import zlib
 import pytest
 
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.data.episodes import Episode, Turn, write_episodes
+from gagpo.data import Episode, Turn, episode_record, write_episodes
 from gagpo.eval.journal import Journal
 from gagpo.interop.export import export
 
@@ -86,7 +86,7 @@ DAMAGES = {  # path of a key in an episode's record, what it is made, and what i
 
 @pytest.mark.parametrize(("path", "value", "said"), DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_episode_is_named_with_its_line_and_key(tmp_path, path, value, said):
-    record = played().record(tokens=True)
+    record = episode_record(played(), tokens=True)
     record["turns"][0] |= {"prompt_ids": [1], "response_ids": [1], "logprobs": [-0.5]}
     *above, last = path
     place = record
@@ -94,7 +94,7 @@ def test_a_damaged_episode_is_named_with_its_line_and_key(tmp_path, path, value,
         place = place[key]
     place[last] = value
     source = tmp_path / "e.jsonl"
-    source.write_text(json.dumps(played().record()) + "\n" + json.dumps(record) + "\n")
+    source.write_text(json.dumps(episode_record(played())) + "\n" + json.dumps(record) + "\n")
     with pytest.raises(InvalidArgument) as caught:
         export(source, tmp_path / "out")
     assert str(caught.value).startswith(f"{source}, line 2: not an episode (") and said in str(caught.value)
@@ -109,7 +109,7 @@ def test_a_line_that_is_no_episode_is_named(tmp_path, line):
 
 
 def test_a_journal_with_a_checked_line_that_is_no_episode_is_named(journal, tmp_path):
-    text = json.dumps({"episode": {**played(sample=2).record(), "task": 3}}).encode()
+    text = json.dumps({"episode": {**episode_record(played(sample=2)), "task": 3}}).encode()
     with journal.open("ab") as file:
         file.write(b"%s %08x\n" % (text, zlib.crc32(text)))
     with pytest.raises(GagpoError, match=r"line 4: not an episode \(key 'task' must be a text"):

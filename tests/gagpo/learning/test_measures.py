@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from gagpo.credit import turns_for
+from gagpo.data import build_rows
 from gagpo.envs.pool import WorkerPool
-from gagpo.learning.batch import build_rows
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
@@ -54,7 +54,7 @@ def test_agpo_observes_the_entropy_at_temperature_1(trainer):
         found.append(made.learner._entropy(turns, build_rows(episodes)))
     assert found[0].shape == (4,) and (found[0] > 0).all()
     assert found[1] == pytest.approx(found[0], rel=1e-6)
-    hot, _ = made.learner.updater.score(build_rows(episodes), int(turns.tokens_N.sum()))
+    hot, _ = made.learner.updater.score(build_rows(episodes), turns.num_tokens)
     assert np.abs(hot).max() > 0.01  # at that temperature the log-probabilities do differ from the engine's
 
 
@@ -65,7 +65,7 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
     def poisoned(batch, *rest):
         calls.append(1)
         if len(calls) == 3:
-            batch.micros[0].old_logprob_K[0] = -torch.inf
+            batch.micro_batches[0].old_logprob_K[0] = -torch.inf
         return accumulate(batch, *rest)
 
     made.learner.updater._accumulate = poisoned
@@ -80,9 +80,9 @@ def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer
     made = trainer(training={**ONCE, "max_skipped": 1})
     learn = made.learner.learn
 
-    def poisoned(collected, iteration):
-        collected.episodes[2].turns[0].logprobs[0] = -np.inf
-        return learn(collected, iteration)
+    def poisoned(episodes, iteration):
+        episodes[2].turns[0].logprobs[0] = -np.inf
+        return learn(episodes, iteration)
 
     made.learner.learn = poisoned
     before = [parameter.clone() for parameter in made.learner.model.parameters()]

@@ -115,7 +115,7 @@ def test_model_code_is_not_run_by_default(folder):
     config["auto_map"] = {"AutoModelForCausalLM": "own.Model"}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
-    with pytest.raises(ModelError, match=r"brings code of its own \(own\.Model\).*trust_remote_code=true"):
+    with pytest.raises(ModelError, match=r"brings its own code \(own\.Model\).*trust_remote_code=true"):
         load_model(str(folder))
     assert not (folder / "ran").exists()
 

@@ -16,12 +16,14 @@ import torch
 from benchmarks.allocated import Allocated
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
+from gagpo.data import build_rows
 from gagpo.distributed.ranks import Ranks, joined
-from gagpo.distributed.sharding import shard
-from gagpo.learning.batch import build_rows
 from gagpo.learning.packing import Packing
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model import adapters
+from gagpo.model.dtypes import autocast
+from gagpo.model.networks import Networks
+from gagpo.model.sharding import shard
 from gagpo.sft.small_model import ModelShape, create, train_tokenizer
 from tests.gagpo.learning.test_batch import conversation
 
@@ -70,7 +72,7 @@ def measured(case: Case, ranks: Ranks | None = None) -> int:
     """Peak bytes of two optimiser steps, weights included."""
     ranks, model = ranks or Ranks(), model_of(case)
     if not ranks.alone:
-        shard(model, ranks, case.precision)
+        shard(model, ranks.mesh(), case.precision)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
     rng = np.random.default_rng(0)
     count = 2 * ROWS * ranks.world_size
@@ -79,12 +81,11 @@ def measured(case: Case, ranks: Ranks | None = None) -> int:
     credit = Credit(np.ones(count), np.full(count, RESPONSE))
     packing = Packing(ROWS * (PROMPT + RESPONSE))
     updater = Updater(
-        model,
+        Networks(model, autocast=lambda: autocast("cpu", case.precision)),
         optimizer,
         load_algorithm("cispo"),
-        packing=packing,
-        autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=case.precision == "bfloat16"),
-        ranks=ranks,
+        UpdateSettings(packing=packing),
+        ranks,
     )
     before = held(model)
     with Allocated() as counted:

@@ -64,9 +64,12 @@ def test_a_step_that_computes_something_else_is_found(machine, monkeypatch):
 def test_an_engine_that_keeps_its_old_weights_is_found(machine, monkeypatch):
     class Stale(TransformersEngine):
         def load_weights(self, tensors):
-            self._forget()
+            self._clear_caches()
 
-    monkeypatch.setattr(doctor, "make_engine", lambda name, *arguments, **more: Stale(*arguments, own=True, **more))
+    def make_stale(options, model, tokenizer, dtype, **inputs):
+        return Stale(model, tokenizer, dtype=dtype, own_weights=True)
+
+    monkeypatch.setattr(doctor, "make_engine", make_stale)
     finding = doctor.check_engine(machine)
     assert finding.verdict == "failed" and finding.values["gap"] < 1e-3 < finding.values["gap_after_new_weights"]
 

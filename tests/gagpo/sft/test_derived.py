@@ -40,9 +40,10 @@ def test_only_open_settings_are_filled(config):
 
 
 def test_lengths_by_hand(config):
-    turns = [Turn("", "", "") for _ in range(2)]
-    turns[0].prompt_ids, turns[0].response_ids = np.zeros(10, np.int32), np.zeros(2, np.int32)
-    turns[1].prompt_ids, turns[1].response_ids = np.zeros(19, np.int32), np.zeros(5, np.int32)
+    turns = [
+        Turn("", "", "", prompt_ids=np.zeros(prompt, np.int32), response_ids=np.zeros(response, np.int32))
+        for prompt, response in ((10, 2), (19, 5))
+    ]
     lengths = Lengths()
     lengths.add(Episode("t", turns=turns))
     assert (lengths.first_prompt, lengths.added_prompt, lengths.demonstrated_response, lengths.sequence) == (

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -315,7 +316,7 @@ def test_successful_episodes_of_a_file_are_imitated(corridor, warm_model, tmp_pa
     with pytest.raises(InvalidArgument, match=r"e\.jsonl holds no successful episode"):
         prepare(settings, tmp_path / "other", {}, quiet=True)
     half = played("a", True)
-    half.turns[0].observation = "a \ud83d"
+    half.turns[0] = replace(half.turns[0], observation="a \ud83d")
     write_episodes(tmp_path / "e.jsonl", [played("b", False), half])
     with pytest.raises(InvalidArgument, match=r"e\.jsonl, line 2: half a character \(a lone surrogate\) after "):
         prepare(settings, tmp_path / "other", {}, quiet=True)

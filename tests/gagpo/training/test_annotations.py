@@ -9,7 +9,7 @@ from gagpo.credit import advantages, turns_for
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
 from gagpo.credit.reinforce import ReinforcePlusPlus
-from gagpo.data.episodes import MOST_SENT, Episode, Turn, read_episodes
+from gagpo.data import MOST_SENT, Episode, Turn, episode_record, read_episodes
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.annotations import annotate
@@ -23,7 +23,7 @@ def group():
         Episode("t", group=0, sample=i, success=i == 0, turns=[Turn(o, "x", o, response_ids=ids) for o in path])
         for i, path in enumerate([("start", "left", "end"), ("start", "right", "end")])
     ]
-    tries[0].turns[-1].reward = 10.0
+    tries[0].turns[-1] = replace(tries[0].turns[-1], reward=10.0)
     return tries, Episode("u", group=1, turns=[Turn("start", "x", "a", response_ids=ids)])
 
 
@@ -33,16 +33,20 @@ def test_turns_carry_the_credit_they_were_given(settings):
     turns = turns_for(trained, settings)
     credit = advantages(turns, settings)
     columns = {"ratio_K": np.linspace(0.5, 1.5, 12), "gate_weight_K": np.linspace(0, 1.1, 12)}
-    annotate([*trained, thrown], trained, turns, credit, settings, **columns)
-    written = [turn for episode in trained for turn in episode.turns]
+    *credits, thrown_credits = annotate([*trained, thrown], trained, turns, credit, settings, **columns)
+    written = [turn_credit for turn_credits in credits for turn_credit in turn_credits]
     assert [turn.advantage for turn in written] == credit.advantage_N.tolist()
     gamma = getattr(settings, "gamma", 1.0)
     assert [turn.value for turn in written] == Gagpo(gamma=gamma).value(turns).tolist()
     assert written[0].group_state == written[3].group_state != written[1].group_state
     assert np.concatenate([turn.ratios for turn in written]) == pytest.approx(np.linspace(0.5, 1.5, 12))
     assert np.concatenate([turn.gate_weights for turn in written]) == pytest.approx(columns["gate_weight_K"])
-    assert [episode.kept for episode in (*trained, thrown)] == [True, True, False]
-    assert "advantage" not in thrown.record()["turns"][0] and thrown.record()["kept"] is False
+    record, thrown_record = (
+        episode_record(*pair, credits=found) for *pair, found in ((trained[0], credits[0]), (thrown, thrown_credits))
+    )
+    assert record["kept"] is True and record["turns"][0]["advantage"] == written[0].advantage
+    assert "advantage" not in thrown_record["turns"][0] and thrown_record["kept"] is False
+    assert "kept" not in episode_record(thrown)
     assert len(written[0].advantages) == (2 if settings.level == "token" else 0)
 
 
@@ -51,16 +55,16 @@ def test_turns_carry_the_value_that_the_credit_used(options):
     trained, _ = group()
     settings = Gagpo(**options)
     turns = turns_for(trained, settings)
-    annotate(trained, trained, turns, advantages(turns, settings), settings)
-    assert [turn.value for episode in trained for turn in episode.turns] == settings.value(turns).tolist()
+    credits = annotate(trained, trained, turns, advantages(turns, settings), settings)
+    assert [turn.value for turn_credits in credits for turn in turn_credits] == settings.value(turns).tolist()
 
 
 def test_a_critics_value_is_that_of_the_first_token():
     trained, _ = group()
     turns = turns_for(trained, Gagpo())
     credit = replace(advantages(turns, Gagpo()), value_K=np.arange(12.0))
-    annotate(trained, trained, turns, credit, Gagpo())
-    assert [turn.value for episode in trained for turn in episode.turns] == [0, 2, 4, 6, 8, 10]
+    credits = annotate(trained, trained, turns, credit, Gagpo())
+    assert [turn.value for turn_credits in credits for turn in turn_credits] == [0, 2, 4, 6, 8, 10]
 
 
 def spelled(ids):
@@ -71,7 +75,7 @@ def test_a_record_says_what_was_read_and_token_by_token_what_was_answered():
     first = Turn("o", "ab", "ab", prompt_ids=np.array([1, 2]), response_ids=np.array([3, 4]), logprobs=np.zeros(2))
     second = Turn("p", "c", "c", prompt_ids=np.array([1, 2, 3, 4, 5]), response_ids=np.array([6]))
     window = Turn("q", "d", "d", prompt_ids=np.array([9, 2]), response_ids=np.array([6]))
-    turns = Episode("t", turns=[first, second, window]).record(decode=spelled)["turns"]
+    turns = episode_record(Episode("t", turns=[first, second, window]), decode=spelled)["turns"]
     assert [turn["sent"] for turn in turns] == ["<1><2>", "<5>", "<9><2>"]
     assert turns[0]["tokens"] == {"prompt": 2, "text": ["<3>", "<4>"], "logprob": [0.0, 0.0]}
     assert "logprob" not in turns[1]["tokens"]
@@ -82,9 +86,10 @@ def test_the_first_prompt_is_written_whole_and_a_long_later_one_says_that_it_is_
     turns = [Turn("o", "a", "a", prompt_ids=ids), Turn("p", "b", "b", prompt_ids=ids[::-1].copy())]
     episode = Episode("t", turns=turns)
     episode.note_sent(spelled)
+    turns = episode.turns
     assert turns[0].sent == spelled(ids)
     assert turns[1].sent == "… " + spelled(range(MOST_SENT - 1, -1, -1))
-    assert [turn["sent"] for turn in episode.record()["turns"]] == [turn.sent for turn in turns]
+    assert [turn["sent"] for turn in episode_record(episode)["turns"]] == [turn.sent for turn in turns]
 
 
 @pytest.mark.parametrize(

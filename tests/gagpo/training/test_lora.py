@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.engine import VLLMServerEngine
+from gagpo.agents.engines.registry import engine_options
 from gagpo.agents.engines.sync import weights_synced
 from gagpo.agents.engines.transformers import TransformersEngine
+from gagpo.agents.setup import make_engine
 from gagpo.cli.main import app
 from gagpo.eval.models import evaluate
 from gagpo.model import adapters
@@ -135,7 +136,9 @@ def test_servers_get_them_merged(tiny):
     model, tokenizer = tiny
     with serving(model, tokenizer) as (fake,):
         inject(model)
-        engine = VLLMServerEngine(model, tokenizer, urls=[fake.url], deadline=60, silence=60)
+        engine = make_engine(
+            engine_options("vllm", {"urls": [fake.url], "deadline": 60, "silence": 60}), model, tokenizer
+        )
         with weights_synced(engine, moved(model)):
             pass
         requests = [Request(0, np.arange(5, 20, dtype=np.int32), 0)]

@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -220,8 +221,8 @@ def test_a_credit_over_the_batch_is_given_in_each_env_by_itself(mixture, tmp_pat
     settings, found = trainer.settings.algorithm.credit, []
     for factor in (1.0, 10.0):
         for episode in episodes:
-            for number, turn in enumerate(episode.turns):
-                turn.reward = number % 3 * (factor if episode.environment == "long" else 1.0)
+            scale = factor if episode.environment == "long" else 1.0
+            episode.turns = [replace(turn, reward=number % 3 * scale) for number, turn in enumerate(episode.turns)]
         turns = turns_for(episodes, settings)
         found.append(advantages(turns, settings).advantage)
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)  # the norm adds a little to a deviation

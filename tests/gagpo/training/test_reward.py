@@ -1,5 +1,7 @@
 """Training rewards: the environment's, or success alone."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -47,7 +49,7 @@ def test_a_success_pays_one_at_its_end_and_nothing_else_pays():
     assert turns.reward_N.tolist() == [0, 1, 0, 0, 0]
     assert turns_for(tries(), Gagpo(key="observation"), 0.25, [False, True]).reward_N.tolist() == [0.3, 0.2, 0, 0, 0]
     refused = tries()
-    refused[0].turns[0].invalid = "refused"
+    refused[0].turns[0] = replace(refused[0].turns[0], invalid="refused")
     assert turns_for(refused, Gagpo(key="observation"), 0.25, True).return_E.tolist() == [0.75, 0]
 
 
@@ -72,7 +74,7 @@ def test_groups_are_kept_by_what_training_pays(corridor):
 
 def test_only_turns_that_know_their_success_can_pay_for_it():
     with pytest.raises(BadTurns, match="give success_E"):
-        Turns([0.2], [0], [0]).paying_success()
+        Turns.of([0.2], [0], [0]).with_success_reward()
 
 
 def test_the_viewer_gives_the_credit_that_the_run_gave(corridor, tmp_path):

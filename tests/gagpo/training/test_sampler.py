@@ -5,8 +5,8 @@ import pytest
 from gagpo.agents.rollout import rollout
 from gagpo.agents.setup import make_env
 from gagpo.distributed.ranks import Ranks
+from gagpo.learning.policy import load_policy
 from gagpo.settings import SettingsError, load
-from gagpo.training.policy import load_policy
 from gagpo.training.sampler import Sampler
 
 
@@ -26,6 +26,6 @@ def test_the_engine_shares_weights_only_where_nothing_else_changes_or_splits_the
 def test_an_engine_that_keeps_no_weights_of_its_own_is_refused(corridor, outside, ahead, processes, remedy):
     source = (outside / "elsewhere.py").read_text().replace("shares_weights = False", "shares_weights = True")
     (outside / "elsewhere.py").write_text(source)
-    settings = load(corridor(engine="elsewhere:Constant", rollout={"ahead": ahead, "workers": 1}))
+    settings = load(corridor(engine="elsewhere:ConstantOptions", rollout={"ahead": ahead, "workers": 1}))
     with pytest.raises(SettingsError, match=f"samples from the weights in training.*set {remedy}"):
         sampler(settings, Ranks(0, processes))

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.client import MalformedAnswer, RequestRefused, Terms, parse
-from gagpo.agents.engines.remote.engine import VLLMServerEngine
+from gagpo.agents.engines.registry import engine_options
+from gagpo.agents.engines.remote.client import MalformedAnswer, RequestRejected, ServedModel, parse
 from gagpo.agents.engines.remote.replicas import ReplicasLost
 from gagpo.agents.setup import make_engine
 from gagpo.base.errors import InvalidArgument
@@ -30,9 +30,14 @@ def servers(tiny):
 
 @pytest.fixture
 def engine(tiny, servers):
-    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=60, silence=60)
+    engine = engine_at(tiny, urls=[fake.url for fake in servers], deadline=60, silence=60)
     with sampling_at(engine, servers):
         yield engine
+
+
+def engine_at(tiny, **options):
+    """The engine at servers, started."""
+    return make_engine(engine_options("vllm", options), *tiny)
 
 
 def requests_of(tokenizer, count, seed=0):
@@ -150,7 +155,7 @@ MALFORMED = [
 @pytest.mark.parametrize("fault", MALFORMED)
 def test_malformed_answers_are_not_read(fault):
     sound = answer_of([5, 7, 2], [-1.0, -0.5, -0.1], True, "run:1")
-    terms = Terms((2,), 300, "run:1")
+    terms = ServedModel((2,), 300, "run:1")
     assert parse(json.dumps(sound).encode(), 3, terms).ids.tolist() == [5, 7, 2]
     _, body = spoiled(sound, fault)
     with pytest.raises(MalformedAnswer):
@@ -223,7 +228,7 @@ def test_an_unnoticed_restart_is_detected_and_mended_by_the_next_update(tiny, en
 
 
 def test_a_silent_server_is_noticed_and_its_requests_go_elsewhere(tiny, servers):
-    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=60, silence=3)
+    engine = engine_at(tiny, urls=[fake.url for fake in servers], deadline=60, silence=3)
     servers[0].silent = True
     assert_same_tokens(engine, tiny)
     assert engine.counters["silent"] == 1 and engine.counters["lost"] == 1 and engine.counters["again"] == 3
@@ -232,7 +237,7 @@ def test_a_silent_server_is_noticed_and_its_requests_go_elsewhere(tiny, servers)
 
 
 def test_a_response_that_hangs_ends_at_its_deadline(tiny, servers):
-    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=2, silence=5)
+    engine = engine_at(tiny, urls=[fake.url for fake in servers], deadline=2, silence=5)
     servers[0].fault = "hang"
     assert_same_tokens(engine, tiny, 4)
     assert engine.counters["silent"] == 1 and engine.counters["lost"] == 1
@@ -259,7 +264,7 @@ def test_the_error_says_why_each_server_was_lost(tiny, engine, servers):
 
 def test_a_request_that_a_server_refuses_is_not_repeated(tiny, engine, servers):
     servers[0].fault = servers[1].fault = "refuse"
-    with pytest.raises(RequestRefused, match="the prompt is no good"):
+    with pytest.raises(RequestRejected, match="the prompt is no good"):
         engine.generate(requests_of(tiny[1], 1), GREEDY)
     assert len(servers[0].asked) + len(servers[1].asked) == 1
     servers[0].fault = servers[1].fault = ""
@@ -366,7 +371,7 @@ def test_misuse_is_named(tiny, engine):
 
 
 def test_close_may_be_called_twice_and_removes_the_weights(tiny, servers, tmp_path):
-    engine = VLLMServerEngine(*tiny, urls=[servers[0].url], folder=str(tmp_path))
+    engine = engine_at(tiny, urls=[servers[0].url], folder=str(tmp_path))
     assert list(tmp_path.rglob("*.safetensors"))
     begun = time.monotonic()
     engine.close()

@@ -1,14 +1,21 @@
 """Servers started by the engine: restarted with the next weights, and at once when none is left."""
 
+import threading
+
 import pytest
 from pydantic import ValidationError
 
-from gagpo.agents.engines.ranks import Rank, is_colocated, share_of
+from gagpo.agents.engines.base import running
+from gagpo.agents.engines.options import EngineInputs
+from gagpo.agents.engines.registry import engine_options
 from gagpo.agents.engines.remote import engine as engine_file
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
+from gagpo.agents.engines.remote.options import VLLMOptions
+from gagpo.agents.engines.remote.placement import servers_of
 from gagpo.agents.engines.remote.replicas import ReplicasLost
 from gagpo.base.child import RestartBudget
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.rank import Rank
 from gagpo.model.loading import ModelError
 from gagpo.model.weights import named_tensors
 from gagpo.settings import EngineSettings
@@ -71,7 +78,16 @@ def starter(tiny):
 
 
 def engine_of(tiny, starter, **options):
-    return VLLMServerEngine(*tiny, start_with=starter, **{"replicas": 2, "deadline": 60, "silence": 60, **options})
+    """The engine with fake servers, started."""
+    engine = unstarted(tiny, starter, **options)
+    engine.start()
+    return engine
+
+
+def unstarted(tiny, starter, rank=None, **options):
+    options = {"replicas": 2, "deadline": 60, "silence": 60, **options}
+    options = engine_options("vllm", {name: value for name, value in options.items() if value is not None})
+    return VLLMServerEngine(EngineInputs(*tiny), options, start_server=starter, rank=rank)
 
 
 def test_all_servers_are_restarted_with_the_same_weights_when_none_is_left(tiny, starter):
@@ -136,7 +152,7 @@ def test_restarts_are_bounded(tiny, starter, monkeypatch):
 def test_restarts_are_counted_by_the_hour(tiny, starter, caplog):
     engine = engine_of(tiny, starter)
     now = 0.0
-    engine._own.budget = RestartBudget(1, clock=lambda: now)
+    engine._servers.budget = RestartBudget(1, clock=lambda: now)
     for in_use in (2, 1):  # one restart is allowed, the next comes too soon
         starter.made[0].fake.die()
         engine.load_weights(named_tensors(tiny[0]))
@@ -167,17 +183,40 @@ def test_a_server_over_the_gpus_of_several_ranks_is_refused(options):
 
 @pytest.mark.parametrize("name", ["tensor_parallel_size", "tensor_parallel"])
 def test_other_names_for_several_gpus_are_corrected(name):
-    EngineSettings(name="vllm", options={name: 1})
-    with pytest.raises(ValidationError, match=f"calls engine.options.{name} gpus_each"):
-        EngineSettings(name="vllm", options={name: 2})
+    for count in (1, 2):
+        with pytest.raises(ValidationError, match=f"calls engine.options.{name} gpus_each"):
+            EngineSettings(name="vllm", options={name: count})
 
 
 def test_servers_share_the_ranks_gpu_unless_others_are_named():
-    assert is_colocated({}, "cuda") and not is_colocated({}, "cpu")
-    assert not is_colocated({"gpus": [4]}, "cuda") and not is_colocated({"urls": ["http://a:1"]}, "cuda")
-    assert is_colocated({"placement": "colocated", "gpus": [4]}, "cuda")
-    assert not is_colocated({"placement": "separate"}, "cuda")
+    assert VLLMOptions().is_colocated("cuda") and not VLLMOptions().is_colocated("cpu")
+    assert not VLLMOptions(gpus=[4]).is_colocated("cuda")
+    assert not VLLMOptions(urls=["http://a:1"]).is_colocated("cuda")
+    assert VLLMOptions(placement="colocated", replicas=1).is_colocated("cuda")
+    assert not VLLMOptions(placement="separate").is_colocated("cuda")
     EngineSettings(name="vllm", options={"gpus": [4, 5], "gpus_each": 2})
+
+
+def test_memory_is_planned_where_servers_use_it():
+    assert VLLMOptions().uses_device("cuda") and VLLMOptions().uses_device("cpu")
+    assert not VLLMOptions(gpus=[4]).uses_device("cuda") and not VLLMOptions(urls=["http://a:1"]).uses_device("cpu")
+
+
+def test_nothing_runs_before_the_start(tiny, starter):
+    engine = unstarted(tiny, starter)
+    assert not starter.made and engine.under_way == 0 and not router_threads()
+    with pytest.raises(InvalidArgument, match=r"no servers yet: call its method start\(\)"):
+        engine.generate(requests_of(tiny[1], 1), GREEDY)
+    with running(engine):
+        assert len(starter.made) == 2
+        engine.start()
+        assert len(starter.made) == 2 and starter.made[0].count == 1
+        assert router_threads()
+    assert not any(started._serving for started in starter.made) and not router_threads()
+
+
+def router_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "vLLM servers"]
 
 
 def test_a_colocated_server_over_several_gpus_is_refused_by_the_engine_too(tiny, starter):
@@ -204,14 +243,14 @@ def test_a_colocated_server_sleeps_and_wakes_with_the_trainer(tiny, starter):
     engine.close()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_ranks_of_a_machine_share_its_gpus(tiny, starter, rank):
-    place = Rank(rank=6 + rank, world_size=8, local=rank, local_world_size=2)
-    engine = engine_of(tiny, starter, gpus=[0, 1, 2, 3, 4, 5, 6, 7], gpus_each=2, place=place)
-    assert [started.plan.devices for started in starter.made] == [[(0, 1), (2, 3)], [(4, 5), (6, 7)]][rank]
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_ranks_of_a_machine_share_its_gpus(tiny, starter, number):
+    rank = Rank(rank=6 + number, world_size=8, local=number, local_world_size=2)
+    engine = engine_of(tiny, starter, gpus=[0, 1, 2, 3, 4, 5, 6, 7], gpus_each=2, rank=rank)
+    assert [started.plan.devices for started in starter.made] == [[(0, 1), (2, 3)], [(4, 5), (6, 7)]][number]
     engine.close()
     with pytest.raises(InvalidArgument, match="must name 8 GPUs for 2 replicas of 2 at each of 2 ranks, got 4"):
-        engine_of(tiny, starter, gpus=[4, 5, 6, 7], gpus_each=2, place=place)
+        engine_of(tiny, starter, gpus=[4, 5, 6, 7], gpus_each=2, rank=rank)
 
 
 def test_separate_servers_are_given_their_gpus(tiny, starter):
@@ -229,20 +268,20 @@ def test_separate_servers_are_given_their_gpus(tiny, starter):
         ({"urls": ["no address"]}, "not an http address"),
         ({"urls": ["http://a:1", "http://a:1"]}, "names a server twice"),
         ({"urls": ["http://a:1"], "replicas": 2}, "urls of servers that exist, or how many replicas"),
-        ({"urls": ["http://a:1"], "silence": 0}, "silence must be positive seconds"),
-        ({"placement": "beside"}, "placement is colocated or separate"),
+        ({"urls": ["http://a:1"], "silence": 0}, r"silence must be greater than 0"),
+        ({"placement": "beside"}, "placement must be 'separate' or 'colocated'"),
         ({"placement": "colocated", "replicas": 2}, "1 when colocated"),
         ({"replicas": 2, "gpus": [1]}, "must name 2 GPUs for 2 replicas of 1, got 1"),
     ],
 )
 def test_wrong_options_are_named(tiny, options, message):
     with pytest.raises(InvalidArgument, match=message):
-        VLLMServerEngine(*tiny, **options)
+        VLLMServerEngine(EngineInputs(*tiny), engine_options("vllm", options))
 
 
 def test_ranks_share_no_servers():
     urls = [f"http://host:{n}" for n in range(5)]
-    shares = [share_of(urls, Rank(rank, 2)) for rank in range(2)]
+    shares = [servers_of(urls, Rank(rank, 2)) for rank in range(2)]
     assert sorted(shares[0] + shares[1]) == urls and len(shares[1]) == 2
     with pytest.raises(InvalidArgument, match="5 servers for 6 trainer ranks"):
-        share_of(urls, Rank(0, 6))
+        servers_of(urls, Rank(0, 6))

@@ -119,7 +119,7 @@ def test_the_last_error_of_a_log_is_found(tmp_path):
 
 
 def test_a_missing_vllm_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("gagpo.agents.engines.ranks.find_spec", lambda name: None)
+    monkeypatch.setattr("gagpo.agents.engines.remote.placement.find_spec", lambda name: None)
     with pytest.raises(MissingPackage, match=r"pip install 'gagpo\[vllm\]'.*or name servers elsewhere"):
         Server(ServerPlan("folder"), tmp_path / "log")
 

@@ -18,7 +18,7 @@ class FakeClient:
     def __init__(self, fails=""):
         self.url, self.orders, self.fails = "http://127.0.0.1:1", [], fails
 
-    async def order(self, path, body, deadline):
+    async def post(self, path, body, deadline):
         if path == self.fails:
             raise ReplicaUnreachable("the peer is gone")
         self.orders.append((path, body))

@@ -26,7 +26,7 @@ def test_branches_hold_the_rows_and_shared_tokens_once(rows):
         assert ids_T[branch.path_L].tolist() == row
     beginnings = {tuple(row[: n + 1]) for row in rows for n in range(len(row))}
     assert len(ids_T) == len(beginnings), "a token for each different beginning"
-    own = np.concatenate([branch.own_places for branch in branches])
+    own = np.concatenate([branch.new_places for branch in branches])
     assert sorted(own.tolist()) == list(range(len(ids_T)))
 
 
@@ -66,7 +66,7 @@ def apart_and_together(model, rows, blank=0):
 def test_trees_give_the_results_of_separate_rows(tiny, monkeypatch, worthwhile, blank):
     monkeypatch.setattr(packed, "WORTHWHILE", worthwhile)  # runs of like size, or one
     rows = rows_that_branch(np.random.default_rng(0), 300)
-    assert sum(branch.own for branch in build_branches(rows)[1]) < 0.5 * sum(map(len, rows))
+    assert sum(branch.new for branch in build_branches(rows)[1]) < 0.5 * sum(map(len, rows))
     for one, other in zip(*apart_and_together(tiny[0], rows, blank), strict=True):
         assert (other - one).norm() <= 2e-6 * one.norm()
 
@@ -118,7 +118,7 @@ def test_the_ragged_kernel_gets_the_branches(monkeypatch):
     _, branches = build_branches(rows_that_branch(np.random.default_rng(3), 300))
     layout = PackedTrees(branches, blank=2)
     parts = [torch.randn(layout._tokens, 2, 8, generator=torch.Generator().manual_seed(n)) for n in range(3)]
-    ragged = packed._Ragged(layout._asking, layout._tokens, torch.device("cpu"))
+    ragged = packed._Ragged(layout._branches, layout._tokens, torch.device("cpu"))
     for window in (0, 4):
         kind = packed.LayerKind(window or None)
         torch.testing.assert_close(
@@ -140,7 +140,7 @@ def test_a_gpu_reads_rows_without_padding(monkeypatch, shared):
     rows = rows_that_branch(np.random.default_rng(3), 300)
     _, branches = build_branches(rows, share=shared)
     layout = PackedTrees(branches)
-    own, read = sum(one.own for one in branches), sum(len(one.path_L) for one in branches if one.own)
+    own, read = sum(one.new for one in branches), sum(len(one.path_L) for one in branches if one.new)
     assert (own < read) == shared
 
     def attend(dtype, size, value_size, kind):

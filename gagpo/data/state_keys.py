@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from gagpo.credit.turns.errors import BadTurns
-from gagpo.data.episodes import Episode
+from gagpo.data.episode import Episode
+from gagpo.data.errors import BadTurns
 
 StateKey = Literal["auto", "state", "observation", "history"]
 """``state``: the state that the environment reports. ``observation``: its text. ``history``: all observations and
@@ -28,38 +28,47 @@ def intern(keys: Iterable[Hashable]) -> np.ndarray:
 def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, np.ndarray]:
     """Ids of each turn's state, int64[N], and of each episode's end state, int64[E].
 
-    An unknown end state, and any with the key ``history``, has an id of its own. Environments do not share ids, and
-    ``auto`` is resolved for each.
+    An unknown end state, and any with the key ``history``, gets an id that no other state has. Environments do not
+    share ids, and ``auto`` is resolved for each.
 
     Raises:
         BadTurns: ``key="state"`` and a turn has no state.
     """
     if key not in get_args(StateKey):
         raise BadTurns(f"unknown key {key!r}; choose auto, state, observation or history")
-    envs = [getattr(episode, "environment", None) for episode in episodes]
-    unnamed = {
-        env for env, episode in zip(envs, episodes, strict=True) if any(turn.state is None for turn in episode.turns)
-    }
+    if key == "state":
+        _require_states(episodes)
+    stateless_envs = {episode.environment for episode in episodes if any(turn.state is None for turn in episode.turns)}
     histories = _histories(episodes) if key == "history" else iter(())
-    keys: list[Hashable] = []
-    ends: list[Hashable] = []
-    for number, (env, episode) in enumerate(zip(envs, episodes, strict=True)):
-        kind = ("observation" if env in unnamed else "state") if key == "auto" else key
+    turn_keys: list[Hashable] = []
+    end_keys: list[Hashable] = []
+    for number, episode in enumerate(episodes):
+        env, kind = episode.environment, key
+        if key == "auto":
+            kind = "observation" if env in stateless_envs else "state"
+        for turn in episode.turns:
+            turn_keys.append((env, next(histories) if kind == "history" else getattr(turn, kind)))
+        end = None if kind == "history" else getattr(episode, f"end_{kind}")
+        end_keys.append(("end of episode", number) if end is None else (env, end))
+    ids = intern([*turn_keys, *end_keys])
+    return ids[: len(turn_keys)], ids[len(turn_keys) :]
+
+
+def _require_states(episodes: Sequence[Episode]) -> None:
+    for number, episode in enumerate(episodes):
         for place, turn in enumerate(episode.turns):
-            if key == "state" and turn.state is None:
+            if turn.state is None:
                 raise BadTurns(
                     f"key='state' requires the environment's state, and turn {place} of episode {number} "
                     f"(task {episode.task!r}) has none: use key='observation'"
                 )
-            keys.append((env, next(histories) if kind == "history" else getattr(turn, kind)))
-        end = None if kind == "history" else getattr(episode, f"end_{kind}")
-        ends.append(("end of episode", number) if end is None else (env, end))
-    ids = intern([*keys, *ends])
-    return ids[: len(keys)], ids[len(keys) :]
 
 
 def _histories(episodes: Sequence[Episode]) -> Iterator[Hashable]:
-    """A number per turn, equal for equal observations and actions so far; linear in the turns."""
+    """A number per turn, equal for equal observations and actions so far; linear in the turns.
+
+    Each number stands for the whole history up to a turn, so a key is three values, not a growing list.
+    """
     numbers: dict[Hashable, int] = {}
     for episode in episodes:
         past, action = -1, ""

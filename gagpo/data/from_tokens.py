@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from gagpo.credit.turns.columns import Turns, as_array
-from gagpo.credit.turns.errors import BadTurns
-from gagpo.credit.turns.keys import intern
+from gagpo.data.errors import BadTurns
+from gagpo.data.state_keys import intern
+from gagpo.data.turns import Turns, as_array
 
 
 def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any, success: Any = None) -> Turns:
@@ -57,4 +57,4 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
         () if first_N[turn] else tuple(response_BL[row_N[turn], end_N[turn - 1] : place_N[turn]].tolist())
         for turn in range(turns)
     ]
-    return Turns(reward_N, row_N, as_array(group_B), state_N=intern(states), tokens_N=tokens_N, success_E=success)
+    return Turns.of(reward_N, row_N, as_array(group_B), state_N=intern(states), tokens_N=tokens_N, success_E=success)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gagpo.credit.turns.columns import Turns
-from gagpo.credit.turns.errors import BadTurns
+from gagpo.data import BadTurns, Turns
 
 BUCKETS = 128
 """Characters are counted modulo this number."""
@@ -39,7 +38,7 @@ def similar_states(turns: Turns, threshold: float) -> np.ndarray:
     if turns.text_N is None:
         raise BadTurns("credit gigpo with similarity compares observations: give text_N, the observation of each turn")
     group_N = turns.group_index_N
-    state_N = np.empty(turns.turns, np.int64)
+    state_N = np.empty(turns.num_turns, np.int64)
     states = 0
     order = np.argsort(group_N, kind="stable")
     for members in np.split(order, np.flatnonzero(np.diff(group_N[order])) + 1):

@@ -1,17 +1,16 @@
-"""Rows of tokens from episodes, and the mini-batches of an epoch.
+"""Rows: the token sequences that the trainer reads.
 
 Shape suffixes: N turns, K response tokens of the batch, L tokens of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from gagpo.data.episodes import Episode
-from gagpo.objectives import Normaliser
+from gagpo.data.episode import Episode
 
 
 @dataclass
@@ -83,22 +82,3 @@ def _finished(ids: np.ndarray, columns: list[tuple[np.ndarray, ...]], episode: E
     place_K, turn_K, token_K, logprob_K = (np.concatenate(column) for column in zip(*columns, strict=True))
     temperature, group = episode.temperature or 1.0, groups.index(episode.group)
     return [Row(ids, place_K, turn_K, token_K, logprob_K, temperature, group)]
-
-
-def normaliser_of(rows: Sequence[Row]) -> Normaliser:
-    """The counts that means over these rows divide by."""
-    turns = sum(1 + int(np.count_nonzero(np.diff(row.turn_K))) for row in rows)
-    return Normaliser(sum(len(row.turn_K) for row in rows), turns, len(rows))
-
-
-def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> Iterator[list[Row]]:
-    """Split the rows at random into ``count`` parts with nearly equal numbers of task groups.
-
-    With fewer groups than parts, rows are split individually, into at most one part per row.
-    """
-    number_R = np.asarray([row.group for row in rows])
-    groups = np.unique(number_R)
-    if len(groups) < count:
-        groups, number_R = np.arange(len(rows)), np.arange(len(rows))
-    for part in np.array_split(rng.permutation(groups), min(count, len(groups))):
-        yield [rows[place] for chosen in part for place in np.flatnonzero(number_R == chosen)]

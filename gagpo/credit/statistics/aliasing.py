@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from gagpo.credit.turns.columns import Turns, renumber
-from gagpo.credit.turns.grouping import varies
+from gagpo.credit.statistics.groups import varies
+from gagpo.data import Turns, renumber
 
 
 def aliasing(turns: Turns) -> float:
@@ -16,7 +16,7 @@ def aliasing(turns: Turns) -> float:
     The last turn of a truncated episode does not count. In a deterministic environment, a Markov state gives 0. NaN
     without states or actions, or where no pair repeats.
 
-    >>> turns = Turns([0] * 4, [0, 0, 1, 1], [0, 0], state_N=[0, 1, 0, 2], action_N=[0, 0, 0, 0])
+    >>> turns = Turns.of([0] * 4, [0, 0, 1, 1], [0, 0], state_N=[0, 1, 0, 2], action_N=[0, 0, 0, 0])
     >>> aliasing(turns)
     1.0
     """

@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from gagpo.credit.turns.columns import Scope, Turns, renumber
-from gagpo.credit.turns.grouping import group_mean
+from gagpo.credit.statistics.groups import group_mean
+from gagpo.data import Scope, Turns, renumber
 
 EXACT = 1e-10
 """Error of graph values, relative to the largest."""
@@ -42,15 +42,15 @@ class RolloutGraph:
     @classmethod
     def of(cls, turns: Turns) -> RolloutGraph:
         """The graph of ``turns`` with ``state_N`` and ``success_E``; an unknown end state is a node of its own."""
-        success_E, state_N, end_E = turns.succeeded_E, turns.named_N, turns.end_state_E
+        success_E, state_N, end_E = turns.required_success_E, turns.required_state_N, turns.end_state_E
         ends_E = np.flatnonzero(turns.last_N)
         if end_E is None:
-            end_E = int(state_N.max()) + 1 + np.arange(turns.episodes)
+            end_E = int(state_N.max()) + 1 + np.arange(turns.num_episodes)
         label = renumber(np.concatenate([state_N, end_E]))
         group = np.concatenate([turns.group_index_N, turns.group_index_E])
         node = renumber(group * (int(label.max()) + 1) + label)
-        states, groups = int(node.max()) + 1, turns.groups
-        source_N, end_node_E = node[: turns.turns], node[turns.turns :]
+        states, groups = int(node.max()) + 1, turns.num_groups
+        source_N, end_node_E = node[: turns.num_turns], node[turns.num_turns :]
         sink_G = states + np.arange(groups)
         target_N = np.append(source_N[1:], 0)
         target_N[ends_E] = np.where(success_E, sink_G[turns.group_index_E], end_node_E)
@@ -101,7 +101,7 @@ class RolloutGraph:
     def visits(self) -> Visits:
         """Visits of nodes."""
         turns = self.turns
-        episode = np.concatenate([turns.episode_N, np.arange(turns.episodes)])
+        episode = np.concatenate([turns.episode_N, np.arange(turns.num_episodes)])
         node = np.concatenate([self.source_N, self.target_N[turns.last_N]])
         return Visits.count(episode, node, self.nodes, turns)
 
@@ -131,10 +131,10 @@ class Visits:
 
     @classmethod
     def count(cls, episode: np.ndarray, element: np.ndarray, elements: int, turns: Turns) -> Visits:
-        once = np.unique(element * turns.episodes + episode)
-        element_once, episode_once = np.divmod(once, turns.episodes)
+        once = np.unique(element * turns.num_episodes + episode)
+        element_once, episode_once = np.divmod(once, turns.num_episodes)
         every = np.bincount(element_once, minlength=elements)
-        successful = np.bincount(element_once, turns.succeeded_E[episode_once], elements)
+        successful = np.bincount(element_once, turns.required_success_E[episode_once], elements)
         return cls(every, successful, np.bincount(element, minlength=elements) - every)
 
     @property
@@ -160,7 +160,7 @@ def largest(value: np.ndarray, group: np.ndarray, groups: int) -> np.ndarray:
 
 def success_rate(turns: Turns) -> np.ndarray:
     """Share of successful episodes in each task group, float64[G]."""
-    return group_mean(turns.succeeded_E.astype(np.float64), turns.group_index_E, turns.groups)
+    return group_mean(turns.required_success_E.astype(np.float64), turns.group_index_E, turns.num_groups)
 
 
 def graph_value(turns: Turns, gamma: float, scope: Scope = "task", bootstrap_truncated: bool = False) -> np.ndarray:
@@ -199,10 +199,10 @@ def cut_state(turns: Turns, scope: Scope = "task") -> np.ndarray:
     last_E = state_N[turns.last_N]
     if turns.end_state_E is None:
         return np.asarray(last_E)
-    label = renumber(np.concatenate([turns.named_N, turns.end_state_E]))
+    label = renumber(np.concatenate([turns.required_state_N, turns.end_state_E]))
     if scope == "task":
         label = label + (int(label.max()) + 1) * np.concatenate([turns.group_index_N, turns.group_index_E])
-    visited, first_visit = np.unique(label[: turns.turns], return_index=True)
-    end_label_E = label[turns.turns :]
+    visited, first_visit = np.unique(label[: turns.num_turns], return_index=True)
+    end_label_E = label[turns.num_turns :]
     place_E = np.searchsorted(visited, end_label_E).clip(max=len(visited) - 1)
     return np.where(visited[place_E] == end_label_E, state_N[first_visit[place_E]], last_E)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from gagpo.credit.turns.grouping import centre, group_mean, group_std, varies
+from gagpo.credit.statistics.groups import centre, group_mean, group_std, varies
 
 Dispersion = Literal["std", "mad", "iqr"]
 """``std``: sample deviation. ``mad``: median absolute deviation * 1.4826. ``iqr``: interquartile range / 1.349. The

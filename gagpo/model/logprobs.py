@@ -13,17 +13,19 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gagpo.learning.packing import MicroBatch
 from gagpo.model.flat.attention import head, hidden_states
+from gagpo.model.microbatch import MicroBatch
 
-CHUNK, GPU_CHUNK = 2**25, 2**27
-"""Logits in memory at a time, on a CPU and on a GPU; a batch with fewer is not cut, and not recomputed."""
+CHUNK = 2**25
+"""Logits in memory at a time on a CPU; a batch with fewer is not cut, and not recomputed."""
+GPU_CHUNK = 2**27
+"""The same on a GPU, which needs larger products to be busy."""
 
 Entropy = Literal["none", "value", "gradient", "squares"]
 
 
 def hidden_of(model: torch.nn.Module, batch: MicroBatch) -> Tensor:
-    """Hidden states ``(U, D)`` from which the response tokens are predicted; see :meth:`MicroBatch.each`."""
+    """Hidden states ``(U, D)`` from which the response tokens are predicted; see :meth:`MicroBatch.per_token`."""
     return hidden_states(model, batch.ids_T, batch.packed, batch.keep_U)
 
 
@@ -41,8 +43,9 @@ def token_logprobs(
     tokens = chunk_tokens(_vocabulary(model), hidden_UD.device.type)
     if len(hidden_UD) <= tokens:
         logprob_U, entropy_U = _of_chunk(model, hidden_UD, batch.target_U, batch.temperature_U, entropy)
-        return batch.each(logprob_U), None if entropy_U is None else batch.each(entropy_U)
-    logprobs, entropies = [], []
+        return batch.per_token(logprob_U), None if entropy_U is None else batch.per_token(entropy_U)
+    logprobs = []
+    entropies = []
     for begin in range(0, len(hidden_UD), tokens):
         # With gradients, the backward pass recomputes the chunk's logits.
         part = slice(begin, begin + tokens)
@@ -54,7 +57,7 @@ def token_logprobs(
             logprob_C, entropy_C = _of_chunk(*arguments)
         logprobs.append(logprob_C)
         entropies.append(entropy_C)
-    return batch.each(torch.cat(logprobs)), None if entropy == "none" else batch.each(torch.cat(entropies))
+    return batch.per_token(torch.cat(logprobs)), None if entropy == "none" else batch.per_token(torch.cat(entropies))
 
 
 def chunk_tokens(vocabulary: int, kind: str) -> int:

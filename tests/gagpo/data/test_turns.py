@@ -1,11 +1,12 @@
 """The columns that credit is computed from, and the errors of bad ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gagpo.credit import BadTurns, Turns, intern
-from gagpo.credit.turns import renumber
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn, renumber, turns_from_episodes
 
 
 def episode(*steps: tuple[str, str, float], group: int = 0, **more) -> Episode:
@@ -22,8 +23,8 @@ def test_columns_of_episodes():
         episode(("hall", "north", 0.0), ("attic", "take", 1.0), group=4, success=True, outcome="terminated"),
         episode(("hall", "wait", 0.0), group=4, outcome="truncated"),
     ]
-    episodes[1].turns[0].invalid = "refused"
-    turns = Turns.from_episodes(episodes, penalty=0.1)
+    episodes[1].turns[0] = replace(episodes[1].turns[0], invalid="refused")
+    turns = turns_from_episodes(episodes, penalty=0.1)
     assert turns.reward_N.tolist() == [0, 1, 0]
     assert turns.penalty_N.tolist() == [0, 0, 0.1]
     assert turns.net_reward_N.tolist() == [0, 1, -0.1]
@@ -44,24 +45,24 @@ def answered(answer, group=0, success=False, response="some words"):
 
 def test_votes_are_answers_whatever_the_wording_of_the_response():
     wordings = [answered("4", response=text) for text in ("4", "It is 4.", "four, so 4", r"\boxed{4}")]
-    assert Turns.from_episodes(wordings).vote_E.tolist() == [0, 0, 0, 0]
-    assert Turns.from_episodes([*wordings, answered("5")]).vote_E.tolist() == [0, 0, 0, 0, 1]
+    assert turns_from_episodes(wordings).vote_E.tolist() == [0, 0, 0, 0]
+    assert turns_from_episodes([*wordings, answered("5")]).vote_E.tolist() == [0, 0, 0, 0, 1]
     # Several turns do not matter, the answer is that of the episode; numbers and texts are equal.
     longer = episode(("2+2?", "?", 0.0), ("well?", "4", 1.0), info={"answer": 4})
-    assert Turns.from_episodes([*wordings, longer]).vote_E.tolist() == [0, 0, 0, 0, 0]
+    assert turns_from_episodes([*wordings, longer]).vote_E.tolist() == [0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("missing", [None, "", "  "])
 def test_votes_are_successes_in_a_group_with_an_episode_without_an_answer(missing):
     whole = [answered("4", group=1), answered("5", group=1), answered("4", group=1, success=True)]
     broken = [answered("4", success=True), answered("5"), answered(missing), answered("4")]
-    assert Turns.from_episodes(broken).vote_E is None  # the default of every reader is the success
-    vote_E = Turns.from_episodes([*broken, *whole]).vote_E
+    assert turns_from_episodes(broken).vote_E is None  # the default of every reader is the success
+    vote_E = turns_from_episodes([*broken, *whole]).vote_E
     assert vote_E[:4].tolist() == [0, 1, 1, 1] and vote_E[4:].tolist() == [2, 3, 2]
 
 
 def test_an_answer_of_zero_or_false_is_an_answer():
-    assert Turns.from_episodes([answered(0), answered(False), answered(0)]).vote_E.tolist() == [0, 1, 0]
+    assert turns_from_episodes([answered(0), answered(False), answered(0)]).vote_E.tolist() == [0, 1, 0]
 
 
 def test_states_by_key():
@@ -70,35 +71,35 @@ def test_states_by_key():
         episode(("hall", "north", 0), ("attic", "wait", 0), ("attic", "south", 0)),
         episode(("hall", "jump", 0), ("attic", "wait", 0)),
     ]
-    episodes[2].turns[1].state = "attic, lamp broken"
-    by_observation = Turns.from_episodes(episodes, key="observation").states()
+    episodes[2].turns[1] = replace(episodes[2].turns[1], state="attic, lamp broken")
+    by_observation = turns_from_episodes(episodes, key="observation").states()
     assert by_observation.tolist() == [0, 1, 0, 0, 1, 1, 0, 1]
-    by_state = Turns.from_episodes(episodes, key="state").states()
+    by_state = turns_from_episodes(episodes, key="state").states()
     assert by_state.tolist() == [0, 1, 0, 0, 1, 1, 0, 2]
-    by_history = Turns.from_episodes(episodes, key="history").states()
+    by_history = turns_from_episodes(episodes, key="history").states()
     # Equal are the starts, and the second turns of the first two episodes, which did the same.
     assert by_history.tolist() == [0, 1, 2, 0, 1, 3, 0, 4]
 
 
 def test_a_missing_state_is_named_with_its_key():
     episodes = [episode(("hall", "north", 0), ("attic", "wait", 0))]
-    episodes[0].turns[1].state = None
+    episodes[0].turns[1] = replace(episodes[0].turns[1], state=None)
     with pytest.raises(BadTurns, match=r"key='state'.*turn 1 of episode 0 \(task 't'\).*key='observation'"):
-        Turns.from_episodes(episodes, key="state")
-    assert Turns.from_episodes(episodes, key="observation").turns == 2
+        turns_from_episodes(episodes, key="state")
+    assert turns_from_episodes(episodes, key="observation").num_turns == 2
 
 
 def test_failed_and_empty_episodes_and_unknown_keys_are_refused():
     with pytest.raises(BadTurns, match=r"episode 1 .* failed"):
-        Turns.from_episodes([episode(("a", "b", 0)), episode(("a", "b", 0), outcome="failed")])
+        turns_from_episodes([episode(("a", "b", 0)), episode(("a", "b", 0), outcome="failed")])
     with pytest.raises(BadTurns, match=r"episode 0 .* has no turns"):
-        Turns.from_episodes([episode()])
+        turns_from_episodes([episode()])
     with pytest.raises(BadTurns, match="unknown key 'text'"):
-        Turns.from_episodes([episode(("a", "b", 0))], key="text")
+        turns_from_episodes([episode(("a", "b", 0))], key="text")
     with pytest.raises(BadTurns, match="at least 0"):
-        Turns.from_episodes([episode(("a", "b", 0))], penalty=-1)
+        turns_from_episodes([episode(("a", "b", 0))], penalty=-1)
     with pytest.raises(BadTurns, match="no turns"):
-        Turns.from_episodes([])
+        turns_from_episodes([])
 
 
 @pytest.mark.parametrize(
@@ -125,23 +126,53 @@ def test_failed_and_empty_episodes_and_unknown_keys_are_refused():
 )
 def test_bad_columns_are_named(columns, message):
     with pytest.raises(BadTurns, match=message):
-        Turns(**({"reward_N": [0.0, 1.0], "episode_N": [0, 0], "group_E": [0]} | columns))
+        Turns.of(**({"reward_N": [0.0, 1.0], "episode_N": [0, 0], "group_E": [0]} | columns))
 
 
 def test_codings_of_episode_returns():
-    turns = Turns([0, 10, 0], [0, 0, 1], [0, 0], penalty_N=[0, 0, 0.1], success_E=[True, False])
-    assert turns.coded_return_E("sum").tolist() == [10, -0.1]
-    assert turns.coded_return_E("success").tolist() == [1, 0]
+    turns = Turns.of([0, 10, 0], [0, 0, 1], [0, 0], penalty_N=[0, 0, 0.1], success_E=[True, False])
+    assert turns.episode_reward("sum").tolist() == [10, -0.1]
+    assert turns.episode_reward("success").tolist() == [1, 0]
     with pytest.raises(BadTurns, match="give success_E"):
-        Turns([0], [0], [0]).coded_return_E("success")
+        Turns.of([0], [0], [0]).episode_reward("success")
 
 
 def test_states_are_optional_for_credits_that_do_not_compare_them():
     with pytest.raises(BadTurns, match="give state_N"):
-        Turns([0], [0], [0]).states()
+        Turns.of([0], [0], [0]).states()
 
 
 def test_interning_and_renumbering():
     assert intern(["b", "a", "b", ("a",)]).tolist() == [0, 1, 0, 2]
     assert renumber(np.array([7, 3, 7, 10**12])).tolist() == [1, 0, 1, 2]
     assert renumber(np.array([-2, 5, -2])).tolist() == [0, 1, 0]
+
+
+def test_columns_are_built_by_of():
+    with pytest.raises(BadTurns, match=r"reward_N is none: build it with Turns\.of"):
+        Turns([0, 1], [0, 0], [0])
+    with pytest.raises(BadTurns, match=r"there is no column .sucess_E.; nearest: success_E"):
+        Turns.of([0, 1], [0, 0], [0], sucess_E=[True])
+
+
+def test_other_columns_are_checked_too():
+    turns = Turns.of([0, 1], [0, 0], [0])
+    assert turns.with_columns(reward_N=[2, 3]).return_E.tolist() == [5.0] and turns.return_E.tolist() == [1.0]
+    with pytest.raises(BadTurns, match="energy_K must have 2 entries"):
+        turns.with_columns(energy_K=[0.5])
+
+
+def test_every_column_is_selected_along_its_declared_axis():
+    turns = Turns.of(
+        [0, 1, 2],
+        [0, 0, 1],
+        [5, 9],
+        tokens_N=[1, 2, 3],
+        energy_K=np.arange(6.0),
+        success_E=[True, False],
+        state_N=[4, 5, 6],
+    )
+    part = turns.select(np.array([False, True]))
+    assert (part.num_turns, part.num_episodes, part.num_groups, part.num_tokens) == (1, 1, 1, 3)
+    assert part.energy_K.tolist() == [3, 4, 5] and part.state_N.tolist() == [6] and part.group_E.tolist() == [9]
+    assert part.episode_N.tolist() == [0] and part.success_E.tolist() == [False]

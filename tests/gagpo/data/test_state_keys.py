@@ -1,13 +1,14 @@
 """State keys and aliasing."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from gagpo.credit import BadTurns, Turns, turns_for
+from gagpo.credit import BadTurns, turns_for
 from gagpo.credit.graphgpo import Graphgpo
-from gagpo.credit.turns.aliasing import aliasing
-from gagpo.data.episodes import Episode, Turn
+from gagpo.credit.statistics.aliasing import aliasing
+from gagpo.data import Episode, Turn, turns_from_episodes
 from gagpo.eval.health import health
 
 
@@ -15,7 +16,7 @@ def episode(*steps: tuple[str, str, str | None], refused: tuple[int, ...] = (), 
     """Steps are (observation, action, state)."""
     turns = [Turn(text, action, action, state=state) for text, action, state in steps]
     for place in refused:
-        turns[place].invalid = "refused"
+        turns[place] = replace(turns[place], invalid="refused")
     return Episode("t", turns=turns, **more)
 
 
@@ -24,31 +25,31 @@ OPEN = episode(("Hall.", "lift", "shut"), ("Nothing happens.", "go", "shut"), ("
 
 
 def test_auto_uses_states_if_every_turn_has_one():
-    assert Turns.from_episodes([SHUT, OPEN], "auto").state_N.tolist() == [0, 0, 0, 0, 1]
+    assert turns_from_episodes([SHUT, OPEN], "auto").state_N.tolist() == [0, 0, 0, 0, 1]
     nameless = episode(("Hall.", "open", None))
-    assert Turns.from_episodes([SHUT, nameless], "auto").state_N.tolist() == [0, 1, 0]
+    assert turns_from_episodes([SHUT, nameless], "auto").state_N.tolist() == [0, 1, 0]
     assert turns_for([SHUT, OPEN], Graphgpo()).states().max() == 1
     with pytest.raises(BadTurns, match="use key='observation'"):
-        Turns.from_episodes([nameless], "state")
+        turns_from_episodes([nameless], "state")
 
 
 def test_aliasing_counts_actions_with_two_results():
-    by_text, by_state = (Turns.from_episodes([SHUT, OPEN, OPEN], key) for key in ("observation", "state"))
+    by_text, by_state = (turns_from_episodes([SHUT, OPEN, OPEN], key) for key in ("observation", "state"))
     # "open" and "lift" are two actions; "lift" then "go" is repeated, and always came to the same.
     assert aliasing(by_text) == 0 and aliasing(by_state) == 0
     other = episode(("Hall.", "lift", "dark"), ("Nothing happens.", "go", "dark"), ("Cellar.", "go", "down"))
-    assert aliasing(Turns.from_episodes([OPEN, other], "observation")) == 0.5  # "go" after a refusal, not "lift"
-    assert math.isnan(aliasing(Turns.from_episodes([OPEN, other], "state")))
-    assert aliasing(Turns.from_episodes([OPEN, other, other], "state")) == 0
+    assert aliasing(turns_from_episodes([OPEN, other], "observation")) == 0.5  # "go" after a refusal, not "lift"
+    assert math.isnan(aliasing(turns_from_episodes([OPEN, other], "state")))
+    assert aliasing(turns_from_episodes([OPEN, other, other], "state")) == 0
 
 
 def test_aliasing_is_within_a_task():
     turns = [("Hall.", "go", None), ("Attic.", "go", None)]
     one = episode(*turns, group=0)
     two = episode(turns[0], ("Cellar.", "go", None), group=1)
-    assert math.isnan(aliasing(Turns.from_episodes([one, two])))
+    assert math.isnan(aliasing(turns_from_episodes([one, two])))
     two.group = 0
-    assert aliasing(Turns.from_episodes([one, two])) == 1
+    assert aliasing(turns_from_episodes([one, two])) == 1
 
 
 @pytest.mark.parametrize(("share", "level"), [(0.0, "good"), (0.1, "watch"), (0.3, "bad")])

@@ -1,0 +1,28 @@
+"""The options of the engine ``transformers``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from gagpo.agents.engines.options import EngineInputs, EngineOptions
+
+if TYPE_CHECKING:
+    from gagpo.agents.engines.base import Engine
+
+
+class TransformersOptions(EngineOptions):
+    """Options of the engine ``transformers``, which samples in the trainer's process. It has none."""
+
+    same_numerics: ClassVar[bool] = True
+
+    def build(self, inputs: EngineInputs) -> Engine:
+        """The engine for the model's family."""
+        from gagpo.agents.engines.general import transformers_engine
+
+        return transformers_engine(
+            inputs.model,
+            inputs.tokenizer,
+            inputs.max_length,
+            dtype=inputs.dtype,
+            own_weights=inputs.own_weights,
+        )

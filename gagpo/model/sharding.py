@@ -1,0 +1,156 @@
+"""Sharded weights: each rank holds a shard of every parameter, and gathers one layer at a time to compute it.
+
+This is torch's ``fully_shard`` (FSDP2). Weights and optimizer states are float32 shards, weights are gathered in the
+compute precision, and gradients are summed in float32. Every forward computation runs inside
+:func:`with_gathered_weights`.
+
+Gathering is a collective call, so all ranks must run the same layers in the same order: a rank without tokens of its
+own still runs a pass, and a rank that fails makes the others wait until the watch finds out
+(:mod:`gagpo.distributed.watch`).
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from gagpo.model.adapters import merge
+from gagpo.model.dtypes import dtype_of
+from gagpo.model.flat.attention import backbone_of, forward
+from gagpo.model.flat.packed import PackedRows
+from gagpo.model.weights import named_tensors
+
+T = TypeVar("T")
+
+_UNIT = "_gagpo_sharded_unit"
+
+# Log-probabilities and values are views of computed tensors; this package never changes them in place.
+warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+
+
+class ShardedUnit(torch.nn.Module):
+    """What FSDP gathers and frees together: a model, with its critic's head.
+
+    FSDP gathers weights in hooks around a module's ``forward``. Those of the model would not do, because the output
+    layer is called separately, and several times if the vocabulary is cut into chunks. So this module's ``forward``
+    runs everything that is computed for one micro-batch.
+    """
+
+    def __init__(self, *parts: torch.nn.Module):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(parts)
+        for part in parts:
+            # A plain attribute: torch would register this module as a submodule of its own part, an endless tree.
+            object.__setattr__(part, _UNIT, self)
+
+    def forward(self, compute: Callable[[], T]) -> T:
+        return compute()
+
+
+def shard(model: torch.nn.Module, mesh: DeviceMesh | None, precision: str, head: torch.nn.Module | None = None) -> None:
+    """Shard ``model`` in place over all ranks, and the critic's ``head`` that reads its hidden states.
+
+    Every rank must have the same weights. A model without gradients (a reference policy) frees all gathered weights
+    after each pass.
+
+    mesh: of all ranks on the device of the weights; None for a process that trains alone, which shards nothing.
+    precision: of gathered weights, by name; shards and gradients keep theirs.
+    """
+    if mesh is None:
+        return
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    whole = MixedPrecisionPolicy(cast_forward_inputs=False)
+    policy = half if precision == "bfloat16" else whole
+    for block in blocks_of(model):
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    if head is not None:
+        fully_shard(head, mesh=mesh, mp_policy=whole)
+    unit = ShardedUnit(*(part for part in (model, head) if part is not None))
+    trained = any(parameter.requires_grad for parameter in unit.parameters())
+    fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=not trained)
+
+
+def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The layers that are gathered one at a time: the model's ``_no_split_modules``, else its longest list."""
+    backbone: torch.nn.Module = backbone_of(model)
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    named = [module for module in backbone.modules() if type(module).__name__ in names]
+    if named:
+        inner = {id(below) for module in named for below in module.modules() if below is not module}
+        return [module for module in named if id(module) not in inner]
+    lists = [list(module) for module in backbone.modules() if isinstance(module, torch.nn.ModuleList)]
+    return max(lists, key=len, default=[])
+
+
+def with_gathered_weights(module: torch.nn.Module, compute: Callable[[], T]) -> T:
+    """The result of ``compute``, run while the weights of ``module`` can be gathered if they are sharded.
+
+    All ranks must call it together. Results that require gradients must be tensors, alone or in tuples, lists or dicts:
+    FSDP hooks their backward pass, and finds them in no other container.
+    """
+    unit: ShardedUnit | None = getattr(module, _UNIT, None)
+    if unit is None:
+        return compute()
+    result: T = unit(compute)
+    if not torch.is_grad_enabled():
+        # The backward pass frees what the unit's forward pass gathered. Without one the weights would stay gathered,
+        # and the next optimizer step, which changes the shards, would not reach them.
+        assert isinstance(unit, FSDPModule)
+        unit.reshard()
+    return result
+
+
+def unsharded_copy(model: torch.nn.Module, dtype: str, with_weights: bool = True) -> torch.nn.Module:
+    """A copy of the policy for the engine, made before the policy is sharded.
+
+    with_weights: copy the weights, to sample from; else the copy is on the device ``meta`` and takes no memory.
+    """
+    replacements: dict[int, object] = {}  # deepcopy takes these instead of copying
+    if not with_weights:
+        for tensor in model.parameters():
+            replacements[id(tensor)] = torch.nn.Parameter(torch.empty_like(tensor, device="meta"))
+        replacements |= {id(tensor): torch.empty_like(tensor, device="meta") for tensor in model.buffers()}
+    return merge(copy.deepcopy(model, replacements)).to(dtype_of(dtype)).requires_grad_(False)
+
+
+class ShardedReader:
+    """A sharded policy as a :class:`gagpo.agents.engines.parity.PolicyReader`; all ranks must read together."""
+
+    def __init__(self, model: torch.nn.Module, device: str, precision: str):
+        self.device = torch.device(device)
+        self.precision = precision
+        self._model = model
+
+    def __call__(self, ids_T: Tensor, layout: PackedRows, keep_K: Tensor) -> Tensor:
+        half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+        with torch.no_grad(), half:
+            return with_gathered_weights(self._model, lambda: forward(self._model, ids_T, layout, keep_K))
+
+    def tensors(self, dtype: str) -> Iterator[tuple[str, Tensor]]:
+        return named_tensors(self._model, dtype=dtype_of(dtype))
+
+
+def local_parts(tensors: Iterable[tuple[str, Tensor]], mesh: DeviceMesh | None) -> dict[str, Tensor]:
+    """A copy of tensors on the CPU; shards stay shards.
+
+    mesh: of all ranks on the CPU; None if nothing is sharded.
+    """
+    parts: dict[str, Tensor] = {}
+    for name, tensor in tensors:
+        if isinstance(tensor, DTensor):
+            assert mesh is not None
+            local = tensor.to_local().detach().to("cpu", copy=True)
+            parts[name] = DTensor.from_local(
+                local, mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+            )
+        else:
+            parts[name] = tensor.detach().to("cpu", copy=True)
+    return parts
