@@ -26,7 +26,7 @@ import numpy as np
 
 from gagpo.base.child import free_port
 from gagpo.base.interpreter import module_command
-from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.collecting.packing import packed, unpacked
 from gagpo.data.episodes import Episode, Turn
 from gagpo.distributed.environment import ENVIRONMENT
 from gagpo.distributed.ranks import joined

@@ -38,7 +38,7 @@ from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.buffer import Group, GroupBuffer
 from gagpo.collecting.collector import Collection, Collector, usable
-from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.collecting.packing import packed, unpacked
 from gagpo.collecting.sampling_thread import SamplingThread
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers

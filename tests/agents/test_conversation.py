@@ -19,7 +19,7 @@ from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import InvalidArgument
-from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.collecting.packing import packed, unpacked
 from gagpo.data.episodes import Episode, Turn, read_episodes, write_episodes
 from gagpo.envs.pool import WorkerPool
 from gagpo.learning.batch import build_rows
