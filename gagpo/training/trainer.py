@@ -139,7 +139,7 @@ class Trainer:
             # Collect, learn, record; then evaluate and save when due.
             begun = time.perf_counter()
             with span("collecting"):
-                collected = self.collector.collect(self.sampler.agent(), pool, self.iteration)
+                collected = self.collector.collect(self.sampler.agent, pool, self.iteration)
             release_freed()
             require_turns(collected.played, self.iteration + 1)
             with self.interruptions.deferred():
