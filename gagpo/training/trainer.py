@@ -15,6 +15,7 @@ from gagpo.base.memory import release_freed
 from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
+from gagpo.collecting.on_policy import OnPolicyCollector
 from gagpo.collecting.pool import open_run_pool
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
@@ -80,11 +81,11 @@ class Trainer:
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions)
         schedule = Schedule(settings, tasks)
-        self.collector = (
-            AheadCollector(settings, schedule, controllers)
-            if settings.rollout.ahead
-            else Collector(settings, schedule, controllers, rollout)
-        )
+        self.collector: Collector
+        if settings.rollout.ahead:
+            self.collector = AheadCollector(settings, schedule, controllers)
+        else:
+            self.collector = OnPolicyCollector(settings, schedule, controllers, rollout)
 
         saved = self._last_checkpoint()
         require_trainable(settings)
@@ -203,7 +204,7 @@ class Trainer:
             label = f"{stage}-{panel_name}"
             if not self.recorder.has_measured(label):
                 played = True
-                with self.collector.paused(self.sampler.engine):
+                with self.collector.paused():
                     result, episodes = self.sampler.evaluate(pool, env, panel, name, self.quiet)
                 require_played(result, episodes, label)
                 self.recorder.evaluation(label, result, episodes)

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gagpo.agents.rollout import rollout
 from gagpo.agents.setup import make_env
-from gagpo.collecting.collector import Collector, usable
+from gagpo.collecting.collector import usable
+from gagpo.collecting.on_policy import OnPolicyCollector
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.data.episodes import Turn
@@ -39,7 +41,7 @@ def collector(corridor):
     def make(algorithm="gagpo", **rollout):
         settings = load(corridor(algorithm=algorithm, rollout=rollout))
         tasks = make_env(settings.environment.id, settings.environment.kwargs).tasks("train")
-        return Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
+        return OnPolicyCollector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
 
     return make
 
@@ -54,7 +56,7 @@ def test_each_task_once_before_any_comes_again(collector):
     made = collector(tasks=3)
     names = [made.schedule.task_at(place) for place in range(16)]
     assert sorted(names[:8]) == sorted(names[8:]) == made.schedule.tasks[0].ids and names[:8] != names[8:]
-    assert play(made, Walker()).rounds == 1 and made.position == 3 and made.schedule.task_at(3) == names[3]
+    assert play(made, Walker()).rounds == 1 and made.buffer.position == 3 and made.schedule.task_at(3) == names[3]
 
 
 def test_groups_have_their_size_and_share_their_task(collector):
@@ -72,13 +74,13 @@ def test_iterations_differ_and_repeat(collector):
 def test_groups_that_teach_nothing_are_replaced(collector):
     made = collector({"preset": "dapo"}, tasks=4, samples=4)
     found = play(made, Walker())
-    assert 1 < found.rounds <= 10 and made.position > 4
+    assert 1 < found.rounds <= 10 and made.buffer.position > 4
     groups = {e.group for e in found.episodes}
     assert len(groups) == 4
     for group in groups:
         assert len({e.success for e in found.episodes if e.group == group}) == 2
-    assert len(found.played) == 4 * made.position
-    assert len({e.group for e in found.played}) == made.position
+    assert len(found.played) == 4 * made.buffer.position
+    assert len({e.group for e in found.played}) == made.buffer.position
 
 
 def test_an_environment_that_teaches_nothing_ends_after_the_rounds(collector):
@@ -125,7 +127,9 @@ def test_a_probes_votes_are_answers_not_wordings(corridor, texts, answers):
     environment = {"id": "gagpo/Math-v0", "kwargs": {"attempts": 1, "tools": False}}
     settings = load(corridor(algorithm=algorithm, environment=environment, rollout={"tasks": 1, "samples": 4}))
     tasks = make_env(environment["id"], environment["kwargs"]).tasks("train")
-    collector = Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
+    collector = OnPolicyCollector(
+        settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers)
+    )
     with WorkerPool(environment["id"], environment["kwargs"], workers=0) as pool:
         collector.collect(Wordings(texts), pool, 0)
     (probe,) = collector.controllers.agpo.state.by_task.values()
@@ -147,17 +151,18 @@ def test_replaced_tasks_are_probed_too_and_temperatures_go_by_task(collector):
 def test_a_probe_that_failed_leaves_its_task_alone(collector):
     made = collector({"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}, tasks=3)
     play(made, Walker())
-    whole = made._play
+    calls = []
 
-    def breaking(agent, pool, names, samples, label, *rest):
-        episodes = whole(agent, pool, names, samples, label, *rest)
-        if "probe" in label:
+    def breaking(agent, pool, jobs, **options):
+        calls.append(jobs)
+        episodes, clock = rollout(agent, pool, jobs, **options)
+        if len(calls) == 1:  # the probe
             for episode in episodes:
                 episode.outcome = "failed" if episode.group == 1 else episode.outcome
-        return episodes
+        return episodes, clock
 
-    made._play = breaking
-    names = [made.schedule.task_at(place) for place in range(made.position, made.position + 3)]
+    made.rollout = breaking
+    names = [made.schedule.task_at(place) for place in range(made.buffer.position, made.buffer.position + 3)]
     found = play(made, Walker(), 1)
     temperature = {episode.task: episode.temperature for episode in found.episodes}
     assert temperature[names[1]] == 1.0 and temperature[names[0]] != 1.0
