@@ -24,8 +24,9 @@ from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.dtypes import KERNELS
+from gagpo.model.networks import Networks
 from gagpo.sft.small_model import ModelShape, create, train_tokenizer
 
 WAYS = ("exact", "bounded", "rounded", "float32")
@@ -59,12 +60,10 @@ def run(way: str, updates: int) -> None:
     tokenizer = train_tokenizer(["take mug 1 from shelf 2"] * 9, 300)
     model = create(ModelShape(), tokenizer, seed=0)
     updater = Updater(
-        model,
+        Networks(model, autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=way != "float32")),
         torch.optim.AdamW(model.parameters(), lr=1e-5),
         load_algorithm("cispo"),
-        minibatches=4,
-        packing=Packing(4096, trees=True, rounded=way == "rounded"),
-        autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=way != "float32"),
+        UpdateSettings(minibatches=4, packing=Packing(4096, trees=True, rounded=way == "rounded")),
     )
     rng = np.random.default_rng(0)
     begun = time.process_time()

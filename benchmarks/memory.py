@@ -25,12 +25,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks.allocated import Allocated
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
-from gagpo.learning import forward
 from gagpo.learning.batch import Row
-from gagpo.learning.logprobs import hidden_of, token_logprobs
-from gagpo.learning.packing import MicroBatch, Packing
+from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
+from gagpo.model import networks
 from gagpo.model.flat import attention
+from gagpo.model.logprobs import hidden_of, token_logprobs
+from gagpo.model.microbatch import MicroBatch
 
 VOCABULARY = 151_936  # Qwen2.5
 TOLERANCE = 1e-5
@@ -42,7 +43,7 @@ LogProbs = Callable[..., tuple[Tensor, Tensor | None]]
 def plain_logprobs(
     model: torch.nn.Module, batch: MicroBatch, entropy: str = "gradient", hidden_KD: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """What :func:`gagpo.learning.logprobs.token_logprobs` gives, with all logits at once."""
+    """What :func:`gagpo.model.logprobs.token_logprobs` gives, with all logits at once."""
     hidden_KD = hidden_of(model, batch) if hidden_KD is None else hidden_KD
     logits_KV = attention.head(model, hidden_KD).float()
     if batch.temperature_U is not None:
@@ -84,18 +85,18 @@ def make_rows(tokens: int, vocabulary: int) -> list[Row]:
 @contextmanager
 def taking(logprobs: LogProbs) -> Iterator[None]:
     """Updates take their log-probabilities from ``logprobs``."""
-    before = forward.token_logprobs
-    forward.token_logprobs = logprobs  # type: ignore[assignment]
+    before = networks.token_logprobs
+    networks.token_logprobs = logprobs  # type: ignore[assignment]
     try:
         yield
     finally:
-        forward.token_logprobs = before
+        networks.token_logprobs = before
 
 
 def peak(logprobs: LogProbs, tokens: int, vocabulary: int) -> float:
     """Bytes at the peak of a second update, weights included."""
     model = make_model(vocabulary)
-    updater = Updater(model, torch.optim.AdamW(model.parameters(), lr=1e-5), load_algorithm("cispo"))
+    updater = Updater(networks.Networks(model), torch.optim.AdamW(model.parameters(), lr=1e-5), load_algorithm("cispo"))
     updater.algorithm = updater.algorithm.model_copy(update={"entropy": 1e-3})  # so that entropy has a gradient too
     rows, credit = (
         make_rows(tokens, vocabulary),

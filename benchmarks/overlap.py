@@ -26,14 +26,14 @@ import torch
 import yaml
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
-from gagpo.collecting.collector import Collection
+from gagpo.data.episodes import Episode
 from gagpo.distributed import launch
+from gagpo.learning.learner import Learner, LearningResult
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, parse
 from gagpo.settings.files import dump
 from gagpo.sft.run import sft
-from gagpo.training.events import Event, IterationFinished, Metrics
-from gagpo.training.learner import Learner
+from gagpo.training.events import Event, IterationFinished
 from gagpo.training.trainer import train
 
 LEFT_OUT = 3
@@ -135,9 +135,9 @@ def fall_asleep() -> None:
     """Runs of this process sleep where they would compute; nothing is learned."""
     BASE["engine"] = {"name": "overlap:SleepingEngine"}
 
-    def learn(self: Learner, collected: Collection, iteration: int) -> Metrics:
-        time.sleep(UPDATE * len(collected.episodes) / 16 / self.ranks.world_size)
-        return {}
+    def learn(self: Learner, episodes: Sequence[Episode], iteration: int) -> LearningResult:
+        time.sleep(UPDATE * len(episodes) / 16 / self.ranks.world_size)
+        return LearningResult({})
 
     Learner.learn = learn  # type: ignore[method-assign]
     os.environ[ASLEEP] = "1"  # other ranks are processes of their own

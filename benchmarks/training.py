@@ -24,11 +24,12 @@ import torch
 
 from gagpo.credit import Credit
 from gagpo.learning.batch import Row
-from gagpo.learning.forward import autocast
-from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import Packing
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, UpdateSettings
+from gagpo.model.dtypes import autocast
 from gagpo.model.loading import load_model
+from gagpo.model.logprobs import token_logprobs
+from gagpo.model.networks import Networks
 from gagpo.objectives import Correction
 from gagpo.settings import RunSettings, load
 from gagpo.sft.small_model import ModelShape, create, shape_for, train_tokenizer
@@ -77,12 +78,12 @@ def measure(
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     plain, scoring = (
         Updater(
-            model,
+            Networks(model, autocast=lambda: autocast(settings.device, training.precision)),
             optimizer,
             settings.algorithm.model_copy(update={"correction": Correction(name=correction)}),
-            minibatches=minibatches or training.minibatches,
-            packing=Packing(training.microbatch_tokens),
-            autocast=lambda: autocast(settings),
+            UpdateSettings(
+                minibatches=minibatches or training.minibatches, packing=Packing(training.microbatch_tokens)
+            ),
         )
         for correction in ("none", "recompute")
     )
@@ -93,7 +94,7 @@ def measure(
 
     def bare() -> None:
         for micro in made:
-            with autocast(settings):
+            with autocast(settings.device, settings.training.precision):
                 loss = -token_logprobs(model, micro, entropy="none")[0].mean()
             loss.backward()
         model.zero_grad(set_to_none=True)

@@ -16,6 +16,7 @@ import json
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ from gagpo.training.trainer import Trainer
 class Everything(Updater):
     """Reads rows that cannot teach as well."""
 
-    def _teaching(self, rows, credit):  # type: ignore[no-untyped-def]
+    def _rows_with_gradient(self, rows, credit):  # type: ignore[no-untyped-def]
         return rows
 
 
@@ -74,13 +75,10 @@ def measure(config: str, overrides: list[str], rounds: int) -> dict[str, dict[st
         for way, (kind, packing) in ways.items():
             model = copy.deepcopy(learner.model)
             updater = kind(
-                model,
+                replace(learner.updater.networks, policy=model, critic=None, reference=None),
                 torch.optim.AdamW(model.parameters(), lr=settings.optimizer.learning_rate),
                 learner.algorithm,
-                epochs=settings.training.epochs,
-                minibatches=settings.training.minibatches,
-                packing=packing,
-                autocast=learner.updater.networks.autocast,
+                replace(learner.updater.settings, packing=packing),
             )
             begun = time.process_time()
             metrics = updater.update(rows, credit, np.random.default_rng(round_), controls)

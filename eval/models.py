@@ -173,7 +173,7 @@ def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | No
     if is_starter(request.model):
         return folder_of(request.model)
     path, _ = named(Path(request.model))
-    return str(keeping.chosen(path, which, run.training).model)
+    return str(keeping.find_checkpoint(path, which, run.training).model)
 
 
 def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> None:

@@ -111,11 +111,12 @@ class GroupBuffer:
         for group in self.groups:
             self._drop_stale(group)
         candidates = self.groups[:1] if self.settings.rollout.lockstep else self._complete
-        group = next((group for group in candidates if group.complete), None)
-        if group is not None:
-            self._complete.remove(group)
-            self.groups.remove(group)
-        return group
+        for group in candidates:
+            if group.complete:
+                self._complete.remove(group)
+                self.groups.remove(group)
+                return group
+        return None
 
     def dropped(self) -> list[Episode]:
         """The episodes dropped since the last call; their turns were sampled and count."""

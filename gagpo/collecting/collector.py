@@ -152,8 +152,3 @@ class BatchBuilder:
 def usable(episodes: Sequence[Episode]) -> list[Episode]:
     """The episodes that can be learned from: neither failed nor empty."""
     return [episode for episode in episodes if episode.outcome != "failed" and episode.turns]
-
-
-def tasks_of_groups(episodes: Sequence[Episode]) -> list[str]:
-    """The task of each group, in the order of the groups' numbers."""
-    return [task for _, task in sorted({episode.group: episode.task for episode in episodes}.items())]

@@ -13,11 +13,12 @@ from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.sync import weights_synced
 from gagpo.agents.rollout import Clock, Job, group_jobs, rollout
 from gagpo.collecting.buffer import Group, GroupBuffer
-from gagpo.collecting.collector import BatchBuilder, Collection, tasks_of_groups, usable
+from gagpo.collecting.collector import BatchBuilder, Collection, usable
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.data.episodes import Episode
+from gagpo.data.groups import tasks_of_groups
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
 
@@ -80,10 +81,7 @@ class OnPolicyCollector:
         episodes = self._run(agent, pool, jobs, collection.clock)
         for (group, sample), episode in zip(opened, episodes, strict=True):
             self.buffer.deliver(group, sample, episode)
-        groups = []
-        while (group := self.buffer.take()) is not None:
-            groups.append(group)
-        return groups
+        return list(iter(self.buffer.take, None))
 
     def _probe(self, agent: Agent, pool: Pool, tasks: Sequence[str], batch: BatchBuilder, label: str) -> None:
         """Sample a probe of every task that has none in this iteration."""

@@ -1,20 +1,20 @@
 """Sharded weights: each rank holds a shard of every parameter, and gathers one layer at a time to compute it.
 
 This is torch's ``fully_shard`` (FSDP2). Weights and optimizer states are float32 shards, weights are gathered in the
-compute precision, and gradients are summed in float32. Every forward computation runs inside :func:`within`.
+compute precision, and gradients are summed in float32. Every forward computation runs inside
+:func:`gagpo.model.sharded.with_gathered_weights`.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from gagpo.distributed.ranks import Ranks
@@ -22,29 +22,11 @@ from gagpo.model.adapters import merge
 from gagpo.model.dtypes import dtype_of
 from gagpo.model.flat.attention import backbone_of, forward
 from gagpo.model.flat.packed import PackedRows
+from gagpo.model.sharded import ShardedUnit, with_gathered_weights
 from gagpo.model.weights import named_tensors
-
-T = TypeVar("T")
-
-_SCOPE = "_gagpo_scope"
 
 # Log-probabilities and values are views of computed tensors; this package never changes them in place.
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-
-
-class Scope(torch.nn.Module):
-    """A sharded unit: a model, with its critic's head.
-
-    FSDP hooks its forward pass, which runs everything computed for one micro-batch. Those of the model would not do:
-    the output layer is called separately, and several times if the vocabulary is cut into chunks.
-    """
-
-    def __init__(self, *parts: torch.nn.Module):
-        super().__init__()
-        self.parts = torch.nn.ModuleList(parts)
-
-    def forward(self, compute: Callable[[], T]) -> T:
-        return compute()
 
 
 def shard(
@@ -65,11 +47,9 @@ def shard(
         fully_shard(block, mesh=mesh, mp_policy=policy)
     if head is not None:
         fully_shard(head, mesh=mesh, mp_policy=whole)
-    scope = Scope(*(part for part in (model, head) if part is not None))
-    trained = any(parameter.requires_grad for parameter in scope.parameters())
-    fully_shard(scope, mesh=mesh, mp_policy=policy, reshard_after_forward=not trained)
-    for part in scope.parts:
-        object.__setattr__(part, _SCOPE, scope)  # not registered as a submodule of its own part
+    unit = ShardedUnit(*(part for part in (model, head) if part is not None))
+    trained = any(parameter.requires_grad for parameter in unit.parameters())
+    fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=not trained)
 
 
 def mesh_of(ranks: Ranks, device: str = "cpu") -> DeviceMesh:
@@ -87,21 +67,6 @@ def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
         return [module for module in named if id(module) not in inner]
     lists = [list(module) for module in backbone.modules() if isinstance(module, torch.nn.ModuleList)]
     return max(lists, key=len, default=[])
-
-
-def within(module: torch.nn.Module, compute: Callable[[], T]) -> T:
-    """The result of ``compute``, run while the weights of ``module`` can be gathered if they are sharded.
-
-    Results that require gradients must be tensors, alone or in tuples, lists or dicts.
-    """
-    scope: Scope | None = getattr(module, _SCOPE, None)
-    if scope is None:
-        return compute()
-    result: T = scope(compute)
-    if not torch.is_grad_enabled():
-        assert isinstance(scope, FSDPModule)
-        scope.reshard()  # else the root's weights stay gathered and miss the next optimizer step
-    return result
 
 
 def sampled_from(model: torch.nn.Module, ranks: Ranks, dtype: str, whole: bool = True) -> torch.nn.Module:
@@ -129,7 +94,7 @@ class Reader:
     def __call__(self, ids_T: Tensor, layout: PackedRows, keep_K: Tensor) -> Tensor:
         half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
         with torch.no_grad(), half:
-            return within(self._model, lambda: forward(self._model, ids_T, layout, keep_K))
+            return with_gathered_weights(self._model, lambda: forward(self._model, ids_T, layout, keep_K))
 
     def tensors(self, dtype: str) -> Iterator[tuple[str, Tensor]]:
         return named_tensors(self._model, dtype=dtype_of(dtype))

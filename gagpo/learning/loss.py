@@ -16,9 +16,9 @@ from torch import Tensor
 from gagpo.algorithms import Algorithm, CriticSettings
 from gagpo.credit import Credit
 from gagpo.credit.assign import first_tokens
-from gagpo.learning.forward import Outputs
-from gagpo.learning.packing import MicroBatch
 from gagpo.learning.skipped_steps import NonFiniteLoss
+from gagpo.model.microbatch import MicroBatch
+from gagpo.model.networks import Outputs
 from gagpo.objectives import (
     Controls,
     Correction,

@@ -21,15 +21,6 @@ def make_optimizer(groups: list[Group], settings: OptimizerSettings) -> torch.op
     return torch.optim.AdamW(groups, weight_decay=settings.weight_decay, betas=settings.betas, eps=EPSILON)
 
 
-def moment_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of all moments on all ranks; before the first step, an upper bound."""
-    held = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
-    if held:
-        return sum(x.numel() * x.element_size() for x in held)
-    trained: list[torch.Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
-    return 2 * sum(p.numel() * p.element_size() for p in trained)
-
-
 def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> list[Group]:
     """The trained parameters; weight decay applies to matrices alone."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -46,7 +37,9 @@ def rate_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> 
     """Factor of the learning rate in ``iteration`` (from 0) of ``iterations``: linear warm-up, then the schedule."""
     if iteration < settings.warmup:
         return min(1.0, (iteration + 1) / settings.warmup)
-    done = (iteration - settings.warmup) / max(1, iterations - settings.warmup)
     if settings.schedule == "constant":
         return 1.0
-    return 1.0 - done if settings.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+    progress = (iteration - settings.warmup) / max(1, iterations - settings.warmup)
+    if settings.schedule == "linear":
+        return 1.0 - progress
+    return 0.5 * (1.0 + math.cos(math.pi * progress))

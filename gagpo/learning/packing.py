@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.learning.batch import Row
 from gagpo.model.flat.attention import is_flat
 from gagpo.model.flat.packed import PackedRows, PackedTrees, build_branches, common_prefix, prefix_order
+from gagpo.model.microbatch import MicroBatch
 from gagpo.objectives import Layout
 from gagpo.settings import RunSettings
 
@@ -25,70 +26,6 @@ SIZES = 256
 """Numbers of flat tokens and predictions are rounded up to multiples of this."""
 REACH = 4
 """Most attention keys of a tree, in multiples of :attr:`Packing.tokens`, to bound memory."""
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """The tokens of one forward pass, and the columns of its response tokens. Made on the CPU.
-
-    ids_T: the tokens read.
-    packed: the attention layout.
-    keep_U: flat position whose logits predict a token.
-    target_U: the predicted token.
-    temperature_U: its sampling temperature; None if all are 1.
-    of_K: the prediction of each response token; None if they are one to one.
-    turn_K, token_K: turn and index of each response token in the batch.
-    group_K: task group of each response token.
-    logprob_K: the engine's log-probability.
-    layout: the actions and rows of the response tokens.
-    padding: whether it is read only to give all ranks the same number of passes.
-
-    Columns of a training step, float32[K], set by :func:`gagpo.learning.loss.with_columns`:
-
-    old_logprob_K: denominator of the ratios.
-    advantage_K: the advantage.
-    weight_K: importance weight of the correction.
-    old_value_K: the critic's value when the batch was sampled.
-    return_K: the critic's target.
-    first_K: int64, indices of the trained values; None for all.
-    """
-
-    ids_T: Tensor
-    packed: PackedTrees
-    keep_U: Tensor
-    target_U: Tensor
-    temperature_U: Tensor | None
-    of_K: Tensor | None
-    turn_K: Tensor
-    token_K: Tensor
-    group_K: Tensor
-    logprob_K: Tensor
-    layout: Layout
-    old_logprob_K: Tensor
-    advantage_K: Tensor | None = None
-    weight_K: Tensor | None = None
-    old_value_K: Tensor | None = None
-    return_K: Tensor | None = None
-    first_K: Tensor | None = None
-    padding: bool = False
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens read, without rounding."""
-        return self.packed.own
-
-    def each(self, value_U: Tensor) -> Tensor:
-        """Values of response tokens, ``(K, ...)``, from values of predictions, ``(U, ...)``."""
-        return value_U if self.of_K is None else value_U.index_select(0, self.of_K)
-
-    def to(self, device: torch.device | str) -> MicroBatch:
-        """Copy to ``device`` without waiting for it."""
-        if torch.device(device).type == "cpu":
-            return self
-        tensors = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)}
-        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
-        rest = {"packed": self.packed.to(device), "layout": self.layout.to(device)}
-        return replace(self, **moved, **rest)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

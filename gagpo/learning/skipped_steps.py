@@ -17,27 +17,27 @@ class NonFiniteWeights(NonFiniteLoss):
     """An optimiser step made a parameter NaN or infinite; training cannot continue."""
 
 
-class Skips:
-    """Counts skipped steps.
+class SkippedSteps:
+    """Counts skipped optimiser steps.
 
     limit: number of skipped steps in a row that ends training.
-    row: skipped steps in a row, across updates.
+    in_a_row: skipped steps in a row, across updates.
     errors: of the current update's skipped steps.
     """
 
     def __init__(self, limit: int = 1):
         self.limit = limit
-        self.row = 0
+        self.in_a_row = 0
         self.errors: list[NonFiniteLoss] = []
 
     def skip(self, error: NonFiniteLoss) -> None:
         """Count a step skipped for ``error``, which is raised at the limit or if the weights are not finite."""
         self.errors.append(error)
-        self.row += 1
+        self.in_a_row += 1
         if isinstance(error, NonFiniteWeights) or self.limit == 1:
             raise error
-        if self.row >= self.limit:
-            raise NonFiniteLoss(f"{error}; {self.row} steps in a row", error.turns)
+        if self.in_a_row >= self.limit:
+            raise NonFiniteLoss(f"{error}; {self.in_a_row} steps in a row", error.turns)
 
     @property
     def turns(self) -> list[int]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -15,28 +14,62 @@ from gagpo.controllers.average import local
 from gagpo.credit import Credit
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.batch import Row, mini_batches, normaliser_of
-from gagpo.learning.forward import Critic, Networks, Scope
-from gagpo.learning.logprobs import Entropy
 from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, score, with_columns
 from gagpo.learning.metrics import StepLog
-from gagpo.learning.packing import MicroBatch, Packing, rank_batches, token_columns
-from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skips
+from gagpo.learning.packing import Packing, packing_of, rank_batches, token_columns
+from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, SkippedSteps
+from gagpo.model.logprobs import Entropy
+from gagpo.model.microbatch import MicroBatch
+from gagpo.model.networks import Networks
 from gagpo.model.spans import span
 from gagpo.model.weights import gather
 from gagpo.objectives import Controls, Normaliser, gate_weights
 from gagpo.objectives.nonfinite import LOG_RATIO_LIMIT
 from gagpo.objectives.policy import Metrics
+from gagpo.settings import RunSettings
+
+GetControls = Callable[[Tensor], Controls]
+"""Returns what the controllers set, from the task group of each token."""
+
+
+@dataclass(frozen=True)
+class UpdateSettings:
+    """How the rows of an iteration become optimiser steps.
+
+    epochs: passes over the rows.
+    minibatches: optimiser steps of an epoch.
+    max_grad_norm: gradients are clipped to this norm.
+    max_skipped: number of steps in a row with a non-finite loss or gradient that ends training.
+    packing: how rows become micro-batches.
+    """
+
+    epochs: int = 1
+    minibatches: int = 1
+    max_grad_norm: float = 1.0
+    max_skipped: int = 1
+    packing: Packing = field(default_factory=Packing)
+
+    @classmethod
+    def of(cls, settings: RunSettings, policy: torch.nn.Module) -> UpdateSettings:
+        """Those of a run."""
+        return cls(
+            epochs=settings.training.epochs,
+            minibatches=settings.training.minibatches,
+            max_grad_norm=settings.optimizer.max_grad_norm,
+            max_skipped=settings.training.max_skipped,
+            packing=packing_of(policy, settings),
+        )
 
 
 @dataclass
 class MiniBatch:
     """The rows of one optimiser step.
 
-    micros: this rank's part, padding at the end; empty if no row has a gradient.
+    micro_batches: this rank's part, padding at the end; empty if no row has a gradient.
     normaliser, tokens: of all rows of all ranks, whether or not they are read.
     """
 
-    micros: list[MicroBatch]
+    micro_batches: list[MicroBatch]
     normaliser: Normaliser
     tokens: int
 
@@ -44,50 +77,35 @@ class MiniBatch:
 class Updater:
     """Takes optimiser steps on batches of rows.
 
-    reference, reference_scope, autocast: see :class:`Networks`.
-    max_skipped: number of steps in a row with a non-finite loss or gradient that ends training.
-    ranks: each gets all rows, trains on its share of each mini-batch and returns the same metrics.
+    ranks: each gets all rows, trains on its part of each mini-batch and returns the same metrics.
+    ratio_K: probability ratio of each response token of the last batch, when it was last trained on; 1 for others.
+    gate_weight_K: the part of each token's gradient that the gate let through, see
+        :func:`gagpo.objectives.gate_weights`; 1 for tokens that were not trained on.
     """
 
     def __init__(
         self,
-        model: torch.nn.Module,
+        networks: Networks,
         optimizer: torch.optim.Optimizer,
         algorithm: Algorithm,
-        *,
-        epochs: int = 1,
-        minibatches: int = 1,
-        packing: Packing | None = None,
-        max_grad_norm: float = 1.0,
-        reference: torch.nn.Module | None = None,
-        reference_scope: Scope = nullcontext,
-        critic: Critic | None = None,
-        autocast: Scope = nullcontext,
-        device: torch.device | str = "cpu",
-        max_skipped: int = 1,
+        settings: UpdateSettings | None = None,
         ranks: Ranks | None = None,
     ):
-        self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
-        self.networks = Networks(model, critic, reference, reference_scope, autocast)
+        self.networks = networks
+        self.optimizer = optimizer
+        self.algorithm = algorithm
+        self.settings = settings or UpdateSettings()
         self.ranks = ranks or Ranks()
-        self.epochs, self.minibatches = epochs, minibatches
-        self.packing = packing or Packing()
-        self.max_grad_norm = max_grad_norm
-        self.device = device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.skips = Skips(max_skipped)
-        self.ratio_K = np.zeros(0)  # of the last batch's response tokens, when last trained on
-        self.gate_weight_K = np.zeros(0)  # see gate_weights, of the same tokens
-        # Of this rank's response tokens. Both are 0 where nothing was trained on, so that ranks add up.
+        self.skipped = SkippedSteps(self.settings.max_skipped)
+        self.ratio_K = np.zeros(0)
+        self.gate_weight_K = np.zeros(0)
+        # Of the response tokens that this rank reads. Both are 0 elsewhere, so that the sum over ranks has all tokens.
         self._log_ratio_K = np.zeros(0)
         self._gate_loss_K = np.zeros(0)  # 1 less the weight
 
     def update(
-        self,
-        rows: Sequence[Row],
-        credit: Credit,
-        rng: np.random.Generator,
-        controls: Callable[[Tensor], Controls] | None = None,
+        self, rows: Sequence[Row], credit: Credit, rng: np.random.Generator, controls: GetControls | None = None
     ) -> dict[str, float]:
         """Make ``epochs`` passes of ``minibatches`` optimiser steps each; return the metrics.
 
@@ -97,92 +115,101 @@ class Updater:
 
         A step whose loss or gradient is not finite is skipped: weights and optimiser stay unchanged.
 
-        controls: returns what controllers set, from the task group of each token.
-
         Raises:
             NonFiniteLoss: at the ``max_skipped``-th skip in a row, or if a parameter is not finite after a step.
         """
         log = StepLog()
-        self.skips.errors = []
+        self.skipped.errors = []
         self.networks.train(True)
         try:
-            batches = self._mini_batches(rows, credit, rng)
-            with span("scoring"):
-                scored = self._score_before(batches, credit.tokens, log)
-            for epoch in range(self.epochs):
-                self._log_ratio_K, self._gate_loss_K = np.zeros(credit.tokens), np.zeros(credit.tokens)
-                if epoch:
-                    batches = self._mini_batches(rows, credit, rng)
-                for number, batch in enumerate(batches):
-                    # Without a scoring pass, the first step taken is the one that reads the unchanged policy.
-                    old = None if number == 0 and self._first_scores_itself else scored
-                    batch.micros = [one if one.padding else with_columns(one, credit, old) for one in batch.micros]
-                    self._train_on(batch, controls, log, old is None and not log.losses)
+            self._take_steps(rows, credit, rng, controls, log)
         except NonFiniteLoss as error:
-            taken, advice = len(log.losses), "resume from the last checkpoint"
-            if not isinstance(error, NonFiniteWeights):
-                advice = f"{taken} steps of this update were taken before: {advice}" if taken else "no step was taken"
-            raise NonFiniteLoss(f"{error}; {advice}", error.turns) from None
+            raise NonFiniteLoss(f"{error}; {_advice(error, len(log.losses))}", error.turns) from None
         finally:
             self.networks.train(False)
         self.ratio_K = np.exp(self.ranks.total(self._log_ratio_K))
         self.gate_weight_K = 1.0 - self.ranks.total(self._gate_loss_K)
-        steps = {"updates": float(len(log.losses)), "skipped_steps": float(len(self.skips.errors))}
+        steps = {"updates": float(len(log.losses)), "skipped_steps": float(len(self.skipped.errors))}
         return log.metrics(self.ranks) | steps
+
+    def _take_steps(
+        self,
+        rows: Sequence[Row],
+        credit: Credit,
+        rng: np.random.Generator,
+        controls: GetControls | None,
+        log: StepLog,
+    ) -> None:
+        """Take the steps of all epochs; ``log`` contains those that were taken when an error is raised."""
+        batches = self._mini_batches(rows, credit, rng)
+        with span("scoring"):
+            old_logprobs = self._old_logprobs(batches, credit.tokens, log)
+        for epoch in range(self.settings.epochs):
+            self._log_ratio_K = np.zeros(credit.tokens)
+            self._gate_loss_K = np.zeros(credit.tokens)
+            if epoch:
+                batches = self._mini_batches(rows, credit, rng)
+            for number, batch in enumerate(batches):
+                # Without a scoring pass, the first step taken is the one that reads the unchanged policy.
+                scored = None if number == 0 and self._first_step_scores else old_logprobs
+                batch.micro_batches = [
+                    micro if micro.padding else with_columns(micro, credit, scored) for micro in batch.micro_batches
+                ]
+                self._train_on(batch, controls, log, scores=scored is None and not log.losses)
 
     def _mini_batches(self, rows: Sequence[Row], credit: Credit, rng: np.random.Generator) -> list[MiniBatch]:
         """The mini-batches of an epoch."""
-        made: list[MiniBatch] = []
-        for part in mini_batches(rows, self.minibatches, rng):
-            teaching = self._teaching(part, credit)
-            micros = self._micros(teaching) if teaching else []
-            made.append(MiniBatch(micros, normaliser_of(part), sum(row.length for row in part)))
-        return made
+        batches: list[MiniBatch] = []
+        for part in mini_batches(rows, self.settings.minibatches, rng):
+            with_gradient = self._rows_with_gradient(part, credit)
+            micro_batches = self._micro_batches(with_gradient) if with_gradient else []
+            batches.append(MiniBatch(micro_batches, normaliser_of(part), sum(row.length for row in part)))
+        return batches
 
-    def _teaching(self, rows: Sequence[Row], credit: Credit) -> Sequence[Row]:
-        """The rows with a gradient: without an advantage, only KL, entropy and the critic give one."""
+    def _rows_with_gradient(self, rows: Sequence[Row], credit: Credit) -> Sequence[Row]:
+        """The rows that give a gradient: without an advantage, only KL, entropy and the critic do."""
         algorithm = self.algorithm
         if algorithm.kl.coefficient > 0 or algorithm.entropy > 0 or self.networks.critic is not None:
             return rows
-        by_token = credit.level == "token"
-        return [row for row in rows if credit.advantage[row.token_K if by_token else row.turn_K].any()]
+        if credit.level == "token":
+            return [row for row in rows if credit.advantage[row.token_K].any()]
+        return [row for row in rows if credit.advantage[row.turn_K].any()]
 
-    def _micros(self, rows: Sequence[Row]) -> list[MicroBatch]:
-        return rank_batches(rows, self.packing, self.ranks)
+    def _micro_batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
+        return rank_batches(rows, self.settings.packing, self.ranks)
 
     # Old log-probabilities --------------------------------------------------------------------------------------------
 
     @property
-    def _first_scores_itself(self) -> bool:
+    def _first_step_scores(self) -> bool:
         """Whether the first step recomputes its old log-probabilities in its own forward pass.
 
         A second epoch needs them for other mini-batches, and therefore a separate scoring pass.
         """
-        return self.epochs == 1 and self.algorithm.correction.recomputes
+        return self.settings.epochs == 1 and self.algorithm.correction.recomputes
 
-    def _score_before(self, batches: Sequence[MiniBatch], tokens: int, log: StepLog) -> OldLogprobs | None:
+    def _old_logprobs(self, batches: Sequence[MiniBatch], tokens: int, log: StepLog) -> OldLogprobs | None:
         """Score the mini-batches that need it; None where ratios start from the engine's log-probabilities."""
         correction = self.algorithm.correction
-        needed = [micro for batch in (batches[1:] if self._first_scores_itself else batches) for micro in batch.micros]
-        if not correction.recomputes or not needed:
+        scored_batches = batches[1:] if self._first_step_scores else batches
+        micro_batches = [micro for batch in scored_batches for micro in batch.micro_batches]
+        if not correction.recomputes or not micro_batches:
             return None
 
         def read(micro: MicroBatch) -> list[Tensor]:
-            scored, apart = score(micro, self.networks.logprobs(micro)[0], correction)
+            scored, mismatch = score(micro, self.networks.logprobs(micro)[0], correction)
             if not micro.padding:
-                log.mismatch.append(apart)
-            return [x for x in (scored.old_logprob_K, scored.weight_K) if x is not None]
+                log.mismatch.append(mismatch)
+            return [column_K for column_K in (scored.old_logprob_K, scored.weight_K) if column_K is not None]
 
-        return OldLogprobs(*token_columns(read, needed, tokens, self.device, self.ranks))
+        return OldLogprobs(*token_columns(read, micro_batches, tokens, self.networks.device, self.ranks))
 
     # A step -----------------------------------------------------------------------------------------------------------
 
-    def _train_on(
-        self, batch: MiniBatch, controls: Callable[[Tensor], Controls] | None, log: StepLog, scores: bool
-    ) -> None:
+    def _train_on(self, batch: MiniBatch, controls: GetControls | None, log: StepLog, scores: bool) -> None:
         """Take one optimiser step, unless no row has a gradient or it is not finite."""
         log.tokens += batch.tokens
-        if not batch.micros:  # Adam's momentum would move the weights
+        if not batch.micro_batches:  # Adam's momentum would move the weights
             return
         try:
             loss, sums, mismatch = self._accumulate(batch, controls, scores)
@@ -191,47 +218,50 @@ class Updater:
         except NonFiniteLoss as error:
             self._skip(error, batch)
             return
-        self.skips.row = 0
+        self.skipped.in_a_row = 0
         log.losses.append(loss)
         log.norms.append(norm)
         log.sums += sums
         log.mismatch += mismatch
-        log.read += sum(micro.tokens for micro in batch.micros if not micro.padding)
+        log.read += sum(micro.tokens for micro in batch.micro_batches if not micro.padding)
 
     def _accumulate(
-        self, batch: MiniBatch, controls: Callable[[Tensor], Controls] | None, scores: bool
+        self, batch: MiniBatch, controls: GetControls | None, scores: bool
     ) -> tuple[float, list[Metrics], list[Metrics]]:
         """Accumulate a mini-batch's gradients; return this rank's loss, and metrics and mismatch by micro-batch.
+
+        Every micro-batch divides by the mini-batch's counts, so that losses and gradients add up to its exact mean.
 
         scores: the policy is unchanged and reads these tokens for the first time, so compare it with the engine and
             recompute old log-probabilities if the correction does.
         """
         entropy: Entropy = "gradient" if self.algorithm.entropy > 0 else "value"
-        total = torch.zeros((), device=self.device)
+        total = torch.zeros((), device=self.networks.device)  # stays on the device: reading it would wait for the GPU
         sums: list[Metrics] = []
         mismatch: list[Metrics] = []
         error: NonFiniteLoss | None = None
-        for made in batch.micros:
-            # Forward. Padding takes part in the other ranks' passes, with gradients of zero.
-            micro = made.to(self.device)
+        for host_micro in batch.micro_batches:
+            micro = host_micro.to(self.networks.device)
             with span("forward"):
                 outputs = self.networks.outputs(micro, entropy)
             if micro.padding:
-                self._backward(outputs.nothing())
+                # The other ranks gather sharded weights in this pass too and wait for this rank in each collective
+                # call, forward and backward.
+                self._backward(outputs.zero_loss())
                 continue
             if scores:
-                micro, apart = score(micro, outputs.logprob_K, self.algorithm.correction)
-                mismatch.append(apart)
+                micro, gap = score(micro, outputs.logprob_K, self.algorithm.correction)
+                mismatch.append(gap)
 
-            chosen = controls(micro.group_K) if controls else None
-            self._note(micro, made.token_K.numpy(), outputs.logprob_K.detach(), chosen)
+            token_controls = controls(micro.group_K) if controls else None
+            self._record_ratios(micro, host_micro.token_K.numpy(), outputs.logprob_K.detach(), token_controls)
 
-            # Loss. If it is not finite, the other ranks still need this one in their passes; all stop afterwards.
-            loss, metrics = micro_batch_loss(micro, outputs, self.algorithm, batch.normaliser, chosen)
+            loss, metrics = micro_batch_loss(micro, outputs, self.algorithm, batch.normaliser, token_controls)
             if not torch.isfinite(loss):
                 error = error or nonfinite_error(micro, outputs)
                 if self.ranks.alone:
                     break
+                # The others do not know yet and would wait for this rank's remaining passes; all stop afterwards.
 
             self._backward(loss)
             total += loss.detach()
@@ -239,34 +269,41 @@ class Updater:
         self._raise_together(error)
         return float(total), sums, mismatch
 
-    def _note(self, micro: MicroBatch, token_K: np.ndarray, logprob_K: Tensor, controls: Controls | None) -> None:
-        """Note the ratio and gate weight of a micro-batch's tokens, for annotations."""
+    def _record_ratios(
+        self, micro: MicroBatch, token_K: np.ndarray, logprob_K: Tensor, controls: Controls | None
+    ) -> None:
+        """Record the ratio and gate weight of a micro-batch's tokens, for the episodes' credit."""
         assert micro.advantage_K is not None
         columns = (logprob_K, micro.old_logprob_K, micro.advantage_K)
-        lost_K = 1.0 - gate_weights(*columns, micro.layout, self.algorithm, controls)
+        gate_loss_K = 1.0 - gate_weights(*columns, micro.layout, self.algorithm, controls)
         # One copy to the host, because each waits for the device.
-        noted_2K = torch.stack([logprob_K - micro.old_logprob_K, lost_K]).cpu().numpy()
-        self._log_ratio_K[token_K], self._gate_loss_K[token_K] = noted_2K
+        recorded_2K = torch.stack([logprob_K - micro.old_logprob_K, gate_loss_K]).cpu().numpy()
+        self._log_ratio_K[token_K], self._gate_loss_K[token_K] = recorded_2K
 
     def _backward(self, loss: Tensor) -> None:
-        """Accumulate gradients. Ranks average them, but their losses are parts of a sum."""
+        """Accumulate gradients. FSDP averages them over ranks, but the ranks' losses are parts of a sum."""
         with span("backward"):
             (loss if self.ranks.alone else loss * self.ranks.world_size).backward()
 
     def _raise_together(self, error: NonFiniteLoss | None) -> None:
-        """Raise an error of any rank on all ranks, before the step."""
-        found = [one for one in self.ranks.gathered(error and [str(error), error.turns]) if one]
-        if found:
+        """Raise an error of any rank on all ranks, before the step: a rank that steps alone would wait for ever."""
+        gathered = self.ranks.gathered(error and [str(error), error.turns])
+        errors = [message_and_turns for message_and_turns in gathered if message_and_turns]
+        if errors:
             self.optimizer.zero_grad(set_to_none=True)
-            raise NonFiniteLoss(found[0][0], sorted({turn for one in found for turn in one[1]}))
+            raise NonFiniteLoss(errors[0][0], sorted({turn for _, turns in errors for turn in turns}))
 
     def _step(self) -> float:
-        """Clip the gradient and step; return the norm before clipping."""
-        length = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        norm = float(gather(length))
+        """Clip the gradient and step; return the norm before clipping.
+
+        The norms of sharded tensors are sharded themselves. Gathering them gives the same number on all ranks, so that
+        all raise or none.
+        """
+        total_norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        norm = float(gather(total_norm))
         if not np.isfinite(norm):
             raise NonFiniteLoss(f"the gradient's norm is {norm}", [])
-        torch.nn.utils.clip_grads_with_norm_(self.parameters, self.max_grad_norm, length)
+        torch.nn.utils.clip_grads_with_norm_(self.parameters, self.settings.max_grad_norm, total_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if not torch.isfinite(gather(torch.nn.utils.get_total_norm(self.parameters))):
@@ -276,55 +313,67 @@ class Updater:
     def _skip(self, error: NonFiniteLoss, batch: MiniBatch) -> None:
         """Skip the step of a mini-batch, or raise ``error`` at the limit."""
         self.optimizer.zero_grad(set_to_none=True)
-        own = [micro for micro in batch.micros if not micro.padding]
+        micro_batches = [micro for micro in batch.micro_batches if not micro.padding]
         if not error.turns:
-            error.turns = sorted({int(turn) for micro in own for turn in micro.turn_K.tolist()})
-        for micro in own:
+            error.turns = sorted({int(turn) for micro in micro_batches for turn in micro.turn_K.tolist()})
+        for micro in micro_batches:
             self._log_ratio_K[micro.token_K.numpy()] = 0.0  # not trained on
             self._gate_loss_K[micro.token_K.numpy()] = 0.0
-        self.skips.skip(error)
+        self.skipped.skip(error)
+
+    # The size of an update --------------------------------------------------------------------------------------------
 
     def weights(self) -> list[Tensor]:
         """Copy the policy's trained weights, or this rank's shards, to host memory."""
-        return [tensor.to("cpu", copy=True) for tensor in self._trained()]
+        return [tensor.to("cpu", copy=True) for tensor in self._trained_weights()]
 
     @torch.no_grad()
-    def retreat(self, before: Sequence[Tensor], part: float) -> None:
-        """Keep ``part`` (0 to 1) of the step from the weights ``before``; the critic stays."""
-        for tensor, old in zip(self._trained(), before, strict=True):
-            tensor.copy_(torch.lerp(old.to(tensor.device), tensor, part))
+    def scale_update(self, before: Sequence[Tensor], fraction: float) -> None:
+        """Scale the update from the weights ``before`` by ``fraction`` (0 to 1); the critic stays."""
+        for tensor, old in zip(self._trained_weights(), before, strict=True):
+            tensor.copy_(torch.lerp(old.to(tensor.device), tensor, fraction))
 
-    def _trained(self) -> list[Tensor]:
+    def _trained_weights(self) -> list[Tensor]:
         """The trained weights, or this rank's shards."""
-        return [local(parameter) for parameter in self.model.parameters() if parameter.requires_grad]
+        return [local(parameter) for parameter in self.networks.policy.parameters() if parameter.requires_grad]
 
     # Without a step ---------------------------------------------------------------------------------------------------
 
     def score(
-        self, rows: Sequence[Row], tokens: int, plain: bool = False, entropy: Entropy = "value"
+        self, rows: Sequence[Row], tokens: int, at_temperature_1: bool = False, entropy: Entropy = "value"
     ) -> tuple[np.ndarray, np.ndarray]:
         """Old less current log-probability, and entropy (nats), of all response tokens, float64[K].
 
-        plain: at temperature 1, not at the sampling temperature.
+        at_temperature_1: instead of the sampling temperature.
         entropy: ``squares`` for the sum of squared probabilities instead of the entropy.
         """
 
         def read(micro: MicroBatch) -> tuple[Tensor, Tensor]:
-            seen = replace(micro, temperature_U=None) if plain else micro
-            logprob_K, entropy_K = self.networks.logprobs(seen, entropy)
+            scored = replace(micro, temperature_U=None) if at_temperature_1 else micro
+            logprob_K, entropy_K = self.networks.logprobs(scored, entropy)
             assert entropy_K is not None
             return micro.logprob_K - logprob_K, entropy_K
 
         self.networks.train(False)
-        drift_K, entropy_K = token_columns(read, self._micros(rows), tokens, self.device, self.ranks)
+        columns = token_columns(read, self._micro_batches(rows), tokens, self.networks.device, self.ranks)
+        drift_K, entropy_K = columns
         return drift_K, entropy_K
 
     def values(self, rows: Sequence[Row], tokens: int) -> np.ndarray | None:
         """The critic's value at each response token, float64[K]; None without a critic."""
-        if self.networks.critic is None:
+        networks = self.networks
+        if networks.critic is None:
             return None
-        (value_K,) = token_columns(self.networks.values, self._micros(rows), tokens, self.device, self.ranks)
+        (value_K,) = token_columns(networks.values, self._micro_batches(rows), tokens, networks.device, self.ranks)
         return value_K
+
+
+def _advice(error: NonFiniteLoss, steps: int) -> str:
+    """What to do after an update ended with ``error`` when so many ``steps`` were taken."""
+    resume = "resume from the last checkpoint"
+    if isinstance(error, NonFiniteWeights):
+        return resume
+    return f"{steps} steps of this update were taken before: {resume}" if steps else "no step was taken"
 
 
 def divergence(log_ratio_K: np.ndarray) -> float:

@@ -30,6 +30,13 @@ def dtype_of(name: str) -> Any:
     return getattr(torch, name)
 
 
+def autocast(device: str, precision: str) -> Any:
+    """A context for forward passes in ``precision``, with weights in float32."""
+    import torch
+
+    return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
 def bound_kernels() -> None:
     """Limit the compiled kernels that torch and oneDNN keep; the default of 1,024 takes more than a gigabyte.
 

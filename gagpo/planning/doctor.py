@@ -34,9 +34,10 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import Reader, sampled_from, shard
 from gagpo.learning.batch import Row
 from gagpo.learning.packing import Packing
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.dtypes import dtype_of
 from gagpo.model.loading import load_model, load_tokenizer
+from gagpo.model.networks import Networks
 from gagpo.model.weights import named_tensors
 from gagpo.planning.memory import GB
 from gagpo.runs.run_folder import versions
@@ -245,8 +246,8 @@ def check_training_step(machine: Machine) -> Finding:
     credit = Credit(np.linspace(0.0, 1.0, count), np.full(count, response))
     # A large epsilon keeps AdamW from amplifying rounding.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
-    packing, algorithm = Packing(512), load_algorithm("cispo")
-    updater = Updater(model, optimizer, algorithm, packing=packing, device=machine.device, ranks=machine.ranks)
+    settings = UpdateSettings(packing=Packing(512))
+    updater = Updater(Networks(model), optimizer, load_algorithm("cispo"), settings, machine.ranks)
     before = float(updater.score(rows, credit.tokens)[0].mean()) - OLD
     norm = updater.update(rows, credit, np.random.default_rng(0))["grad_norm"]
     after = float(updater.score(rows, credit.tokens)[0].mean()) - OLD

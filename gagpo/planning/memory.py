@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from gagpo.agents.engines.ranks import is_colocated
 from gagpo.agents.engines.registry import SERVERS
-from gagpo.learning.logprobs import chunk_tokens
 from gagpo.model.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
+from gagpo.model.logprobs import chunk_tokens
 from gagpo.model.shape import Shape
 from gagpo.settings import RunSettings
 

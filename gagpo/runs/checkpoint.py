@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import Any
 
 from gagpo.base import durable, manifest
 from gagpo.base.errors import GagpoError
@@ -19,17 +17,9 @@ from gagpo.distributed import states
 from gagpo.distributed.background import Background
 from gagpo.distributed.errors import RankFailed, RankLost
 from gagpo.distributed.ranks import Ranks
-from gagpo.distributed.sharding import local_parts, mesh_of
-from gagpo.distributed.states import names_of, optimizer_tensors
-from gagpo.model import adapters
-from gagpo.model.loading import save
-from gagpo.model.weights import gather
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 NAME = re.compile(r"iteration-(\d{6})")
-SAMPLED = "sampled.npz"
+STATE, SAMPLED = "state.json", "sampled.npz"
 
 WEIGHTS, AVERAGE = "model", "average"
 """The folders of a checkpoint that hold weights, each usable wherever a model is."""
@@ -79,32 +69,20 @@ class Checkpoint:
 
     def state(self) -> State:
         """The trainer's state."""
-        path = self.path / "state.json"
+        path = self.path / STATE
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
+            return read_state(path)
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise self._unreadable(path, error) from None
 
-    def load_optimizer(
-        self, optimizer: torch.optim.Optimizer, names: Mapping[str, torch.Tensor], ranks: Ranks | None = None
-    ) -> None:
-        """Fill the optimiser, sharded or not, whatever the number of ranks that wrote the file."""
-        self._loaded("optimizer", lambda path: states.fill_optimizer(optimizer, names, path, ranks or Ranks()))
-
-    def load_sampled(self, restore: Callable[[bytes], None]) -> None:
-        """Pass the groups that were sampled ahead and not trained on to ``restore``, if there are any."""
-        if (self.path / SAMPLED).exists():
-            self._loaded(SAMPLED, lambda path: restore(path.read_bytes()))
-
-    def load_critic(self, critic: torch.nn.Module) -> None:
-        """Fill a critic, before it is sharded."""
-        self._loaded("critic", lambda path: states.read(dict(critic.state_dict()), path, Ranks()))
-
-    def _loaded(self, name: str, load: Callable[[Path], object]) -> None:
-        path = self.path / name
+    def read(self, entry: Entry) -> None:
+        """Restore an entry; an optional one that this checkpoint lacks is skipped."""
+        path = self.path / entry.name
+        if entry.optional and not path.exists():
+            return
         try:
-            load(path)
-        except RankLost:
+            entry.read(path)
+        except (RankLost, CheckpointError):
             raise
         except Exception as error:  # torch raises whatever the damaged bytes lead to
             reason = str(error) if isinstance(error, states.StateError) else type(error).__name__
@@ -114,98 +92,84 @@ class Checkpoint:
         return CheckpointError(f"{path} cannot be read ({reason}); delete {self.path} to use an earlier one")
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A copy of everything a checkpoint holds, in host memory, so that the run continues while it is written.
+def read_state(path: Path) -> State:
+    """The state in a file; raises whatever a damaged file leads to."""
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
-    model, base: for the layout of the folder; their weights are not read.
-    tensors: of the model or the adapter, unsharded, on the first rank.
-    optimizer, critic: this rank's parts, by name.
-    average: like ``tensors``, None without an average.
-    sampled: the episodes sampled ahead, None without any.
+
+class Entry(ABC):
+    """One file or folder of a checkpoint: how it is copied from the run, written and read.
+
+    The entries of this package are in :mod:`gagpo.runs.entries`; the learner and the trainer list theirs.
+
+    name: of the file or folder.
+    by_all_ranks: whether every rank writes its part; otherwise the first one writes the entry.
+    optional: whether a checkpoint may lack it.
     """
 
-    model: torch.nn.Module
-    base: adapters.Base | None
-    tensors: dict[str, torch.Tensor]
-    optimizer: dict[str, torch.Tensor]
-    critic: dict[str, torch.Tensor]
-    state: State
-    average: dict[str, torch.Tensor] | None = None
-    sampled: bytes | None = None
+    name: str
+    by_all_ranks = False
+    optional = False
 
-    @classmethod
-    def of(
-        cls,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        state: State,
-        critic: torch.nn.Module | None = None,
-        base: adapters.Base | None = None,
-        ranks: Ranks | None = None,
-        **more: Any,
-    ) -> Snapshot:
-        """Take the copy, all ranks together. more: the remaining fields.
+    @abstractmethod
+    def copy(self) -> Any:
+        """A copy in host memory, so that the run continues while it is written; None to leave the entry out.
+
+        All ranks call it together, in the thread that trains.
+        """
+
+    @abstractmethod
+    def write(self, content: Any, path: Path, ranks: Ranks) -> None:
+        """Write what :meth:`copy` returned, in the writer's thread. ranks: the writer's channel."""
+
+    @abstractmethod
+    def read(self, path: Path) -> None:
+        """Restore the content from what :meth:`write` wrote."""
+
+    def size(self) -> int:
+        """Bytes on disk, over all ranks; 0 for a small entry."""
+        return 0
+
+
+class Saver(Background):
+    """Writes checkpoints in a thread, one at a time, while the run continues. deadline: seconds that one may take.
+
+    The thread reads only the copies that it gets, and has its own channel to the threads of the other ranks: on a
+    shared channel, their calls and those of the training threads could meet in a different order on each rank.
+    """
+
+    def __init__(self, folder: Path, ranks: Ranks | None = None, deadline: float = 3600.0):
+        super().__init__(f"writing a checkpoint to {folder}", deadline)
+        self.folder = folder
+        self.ranks = (ranks or Ranks()).channel()
+
+    def save(self, iteration: int, entries: Sequence[Entry], keep: int, protected: Collection[int] = ()) -> None:
+        """Copy the entries, and begin to write them: under a temporary name, flushed, then renamed.
+
+        It waits for the checkpoint before, so that memory holds one copy at a time. When all is written, all but the
+        last ``keep`` checkpoints and those of the iterations ``protected`` are removed. Random states are not stored:
+        every random choice of a run is a function of its seed, the iteration and the task. :meth:`check` and
+        :meth:`wait` raise CheckpointError when the disk is full; the earlier checkpoints are unchanged.
 
         Raises:
             CheckpointError: a parameter is not finite.
         """
-        ranks = ranks or Ranks()
-        mesh = None if ranks.alone else mesh_of(ranks)
-        parts = local_parts(optimizer_tensors(optimizer, names_of(model, critic)).items(), mesh)
-        own = local_parts(({} if critic is None else critic.state_dict()).items(), mesh)
-        return cls(model, base, copied(model, base, ranks), parts, own, state, **more)
+        self.wait()
+        contents = [(entry, entry.copy()) for entry in entries]
+        self.start(lambda: self._write(iteration, contents, keep, protected))
 
-
-def copied(model: torch.nn.Module, base: adapters.Base | None, ranks: Ranks) -> dict[str, torch.Tensor]:
-    """The unsharded tensors of a model on the first rank; empty on the others. All ranks call it together.
-
-    Raises:
-        CheckpointError: a parameter is not finite.
-    """
-    named = adapters.adapter_parameters(model) if base else model.state_dict(keep_vars=True)
-    tensors: dict[str, torch.Tensor] = {}
-    copies: dict[int, torch.Tensor] = {}
-    for name, tensor in named.items():
-        if id(tensor) not in copies:  # tied weights are one tensor
-            full = gather(tensor.detach())
-            copies[id(tensor)] = full.to("cpu", copy=True).contiguous() if ranks.first else full[:0]
-        tensors[name] = copies[id(tensor)]
-    if not ranks.first:
-        return {}
-    require_finite(tensors)
-    return tensors
-
-
-class Saver(Background):
-    """Writes checkpoints in the background, one at a time. deadline: seconds that one may take."""
-
-    def __init__(
-        self, folder: Path, tokenizer: PreTrainedTokenizerBase, ranks: Ranks | None = None, deadline: float = 3600.0
-    ):
-        super().__init__(f"writing a checkpoint to {folder}", deadline)
-        self.folder, self.tokenizer = folder, copy.deepcopy(tokenizer)  # another thread uses the run's own
-        self.ranks = (ranks or Ranks()).channel()
-
-    def save(self, iteration: int, taken: Snapshot, keep: int, spared: Collection[int] = ()) -> None:
-        """Begin to write a checkpoint when the one before is done: under a temporary name, flushed, then renamed.
-
-        Then all but the last ``keep`` and the iterations ``spared`` are removed. Random states are not stored: every
-        random choice of a run is a function of its seed, the iteration and the task. :meth:`check` and :meth:`wait`
-        raise CheckpointError when the disk is full; the earlier checkpoints are unchanged.
-        """
-        self.start(lambda: self._write(iteration, taken, keep, spared))
-
-    def _write(self, iteration: int, taken: Snapshot, keep: int, spared: Collection[int]) -> None:
-        """Every rank writes its part of optimiser and critic, the first one the rest."""
+    def _write(
+        self, iteration: int, contents: Sequence[tuple[Entry, Any]], keep: int, protected: Collection[int]
+    ) -> None:
+        """Every rank writes its parts, the first one the other entries; then it renames the folder."""
         final = self.folder / f"iteration-{iteration:06d}"
         temporary = self.folder / f".{final.name}.part"
         try:
             self.ranks.of_first(lambda: self._make_empty(temporary))
-            states.write(taken.optimizer, temporary / "optimizer", self.ranks)
-            if taken.critic:
-                states.write(taken.critic, temporary / "critic", self.ranks)
-            self.ranks.of_first(lambda: _write_rest(temporary, taken, self.tokenizer))
+            for entry, content in contents:
+                if entry.by_all_ranks and content is not None:
+                    entry.write(content, temporary / entry.name, self.ranks)
+            self.ranks.of_first(lambda: _write_on_first(contents, temporary, self.ranks))
         except (RankLost, RankFailed):
             raise
         except Exception as error:  # torch and safetensors raise errors of their own for a full disk
@@ -221,48 +185,33 @@ class Saver(Background):
         temporary.rename(final)
         durable.flush(self.folder)
         for old in checkpoints(self.folder)[:-keep]:
-            if old.iteration not in spared:
+            if old.iteration not in protected:
                 durable.remove(old.path)
 
     def _make_empty(self, temporary: Path) -> None:
-        for left in self.folder.glob(".iteration-*"):  # by a killed process; this one holds the run's lock
-            shutil.rmtree(left, ignore_errors=True)
+        for unfinished in self.folder.glob(".iteration-*"):  # by a killed process; this one holds the run's lock
+            shutil.rmtree(unfinished, ignore_errors=True)
         temporary.mkdir(parents=True)
 
 
-def _write_rest(temporary: Path, taken: Snapshot, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Write the first rank's files and the manifest."""
-    for name, tensors in ((WEIGHTS, taken.tensors), (AVERAGE, taken.average)):
-        if tensors is None:
-            continue
-        if taken.base is None:
-            save(taken.model, tokenizer, temporary / name, tensors)
-        else:
-            adapters.save(taken.model, taken.base, temporary / name, tensors)
-            tokenizer.save_pretrained(temporary / name)
-    if taken.sampled is not None:
-        (temporary / SAMPLED).write_bytes(taken.sampled)
-    (temporary / "state.json").write_text(json.dumps(taken.state, indent=1) + "\n", encoding="utf-8")
+def _write_on_first(contents: Sequence[tuple[Entry, Any]], temporary: Path, ranks: Ranks) -> None:
+    """Write the first rank's entries and the manifest."""
+    for entry, content in contents:
+        if not entry.by_all_ranks and content is not None:
+            entry.write(content, temporary / entry.name, ranks)
     manifest.write(temporary)
     for path in [*temporary.rglob("*"), temporary]:
         durable.flush(path)
 
 
-def require_finite(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raise :class:`CheckpointError` for the first parameter that holds a NaN or an infinity."""
-    for name, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(f"parameter {name} is not finite: nothing was saved; lower the learning rate")
-
-
 def checkpoints(folder: Path) -> list[Checkpoint]:
     """The complete checkpoints in ``folder``, oldest first."""
     matches = [(path, NAME.fullmatch(path.name)) for path in folder.glob("iteration-*")]
-    found = [Checkpoint(path, int(match[1])) for path, match in matches if match]
-    return sorted(found, key=lambda checkpoint: checkpoint.iteration)
+    complete = [Checkpoint(path, int(match[1])) for path, match in matches if match]
+    return sorted(complete, key=lambda checkpoint: checkpoint.iteration)
 
 
 def latest(folder: Path) -> Checkpoint | None:
     """The newest complete checkpoint, or None."""
-    found = checkpoints(folder)
-    return found[-1] if found else None
+    complete = checkpoints(folder)
+    return complete[-1] if complete else None

@@ -40,14 +40,16 @@ def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], trai
     return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)
 
 
-def spared(folder: Path, iteration: int, rows: Sequence[Mapping[str, float]], training: TrainingSettings) -> set[int]:
+def protected(
+    folder: Path, iteration: int, rows: Sequence[Mapping[str, float]], training: TrainingSettings
+) -> set[int]:
     """The iterations whose checkpoints stay, however old, when that of ``iteration`` is written."""
-    there = {one.iteration for one in checkpoints.checkpoints(folder)} | {iteration}
-    best = best_of(there, rows, training)
+    iterations = {checkpoint.iteration for checkpoint in checkpoints.checkpoints(folder)} | {iteration}
+    best = best_of(iterations, rows, training)
     return set() if best is None else {best}
 
 
-def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoint:
+def find_checkpoint(run: Path, which: str | None, training: TrainingSettings) -> Checkpoint:
     """A run's checkpoint, verified.
 
     which: an iteration in digits, ``best``, ``average`` (the averaged weights of the last one), or None for the last.
@@ -56,23 +58,24 @@ def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoi
         SettingsError: there is no such checkpoint.
         CheckpointError: it is damaged.
     """
-    found = {one.iteration: one for one in checkpoints.checkpoints(run / "checkpoints")}
-    if not found:
+    by_iteration = {checkpoint.iteration: checkpoint for checkpoint in checkpoints.checkpoints(run / "checkpoints")}
+    if not by_iteration:
         raise SettingsError(f"run {run} has no checkpoint yet; train it first")
+    checkpoint = by_iteration[max(by_iteration)]
     if which == BEST:
-        best = best_of(found, metric_rows(run / "metrics.jsonl")[0], training)
+        best = best_of(by_iteration, metric_rows(run / "metrics.jsonl")[0], training)
         if best is None:
             raise SettingsError(f"run {run} has no best checkpoint: training.best is not set or was never logged")
-        one = found[best]
-    elif which in (None, AVERAGED):
-        one = found[max(found)]
-        if which == AVERAGED:
-            if one.average is None:
-                raise SettingsError(f"run {run} has no average of its weights: training.average is false")
-            one = replace(one, weights=AVERAGE)
-    elif int(which) in found:
-        one = found[int(which)]
-    else:
-        raise SettingsError(f"run {run} has no checkpoint of iteration {which}; choose one of {sorted(found)}")
-    one.verify()
-    return one
+        checkpoint = by_iteration[best]
+    elif which == AVERAGED:
+        if checkpoint.average is None:
+            raise SettingsError(f"run {run} has no average of its weights: training.average is false")
+        checkpoint = replace(checkpoint, weights=AVERAGE)
+    elif which is not None:
+        if int(which) not in by_iteration:
+            raise SettingsError(
+                f"run {run} has no checkpoint of iteration {which}; choose one of {sorted(by_iteration)}"
+            )
+        checkpoint = by_iteration[int(which)]
+    checkpoint.verify()
+    return checkpoint

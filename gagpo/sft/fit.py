@@ -15,9 +15,9 @@ from gagpo.base import durable
 from gagpo.base.errors import GagpoError
 from gagpo.base.progress import track
 from gagpo.learning.batch import Row
-from gagpo.learning.forward import autocast
-from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import packing_of
+from gagpo.model.dtypes import autocast
+from gagpo.model.logprobs import token_logprobs
 from gagpo.settings import RunSettings, SftSettings
 from gagpo.sft.demonstrations import sft_of
 from gagpo.sft.panel import MOST_STEPS, Panel, round_rate, rounds
@@ -118,7 +118,7 @@ def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettin
     total = 0.0
     for made in packing_of(model, settings).micro_batches(rows):
         batch = made.to(settings.device)
-        with autocast(settings):
+        with autocast(settings.device, settings.training.precision):
             logprob_K, _ = token_logprobs(model, batch, entropy="none")
         # Both means run over the whole batch, so that the gradients of micro-batches add up.
         response_K = batch.turn_K == RESPONSE

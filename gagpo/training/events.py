@@ -74,7 +74,7 @@ class IterationFinished:
 
 
 @dataclass(frozen=True)
-class Warned:
+class WarningIssued:
     """A step was skipped because its loss or gradient was not finite, or the run looks as if it cannot learn."""
 
     line: str
@@ -103,5 +103,5 @@ class EvaluationFinished:
         return line
 
 
-Event = IterationFinished | Warned | EvaluationFinished
+Event = IterationFinished | WarningIssued | EvaluationFinished
 Report = Callable[[Event], None]

@@ -47,7 +47,7 @@ def export(source: str, out: Path, adapter: bool = False, trust_remote_code: boo
     from gagpo.model.loading import load_model, load_tokenizer, save
     from gagpo.runs import keeping
 
-    saved = keeping.chosen(run, which, settings.training)
+    saved = keeping.find_checkpoint(run, which, settings.training)
     if adapter and not adapters.is_adapter(Path(saved.model)):
         raise SettingsError(f"run {run} trains all weights and has no adapter; export it without --adapter")
     card = model_card(run, saved, adapter)

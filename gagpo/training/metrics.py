@@ -1,4 +1,4 @@
-"""Metrics of the episodes of an iteration."""
+"""Metrics of an iteration."""
 
 from __future__ import annotations
 
@@ -6,21 +6,49 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gagpo.collecting.collector import Collection
 from gagpo.data.episodes import Episode
 from gagpo.eval.health import answer_task_information
+from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_environment
+from gagpo.training.counters import Counters
 
 INVALID = {"invalid_unparsed": "not parsed", "invalid_cut": "cut off", "invalid_refused": "refused"}
 """Metrics of turns without a valid action, and the value of :attr:`gagpo.data.episodes.Turn.invalid` they count."""
+
+
+def iteration_metrics(collected: Collection, learned: Metrics, counters: Counters, tokens_per_second: float) -> Metrics:
+    """Metrics of an iteration, apart from the time of its update and those of engine and pool.
+
+    learned: metrics of the update.
+    counters: the run's totals, with this iteration.
+    tokens_per_second: response tokens over all of the iteration's time.
+    """
+    clock = collected.clock
+    return {
+        "iteration": counters.iteration,
+        **rollout_metrics(collected.played),
+        "sampling_rounds": collected.rounds,
+        **collected.stats,
+        **learned,
+        "turns_total": counters.turns,
+        "tokens_total": counters.tokens,
+        "tokens_per_second": tokens_per_second,
+        "seconds_env": clock.environment,
+        "seconds_generate": clock.generation,
+        "engine_busy": clock.generation / max(clock.total, 1e-9),
+    }
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Metrics of all episodes, and of each environment if there are several. A failed episode counts as a failure."""
     metrics = _of(episodes)
     for env in sorted({episode.environment for episode in episodes if episode.environment}):
-        own = [episode for episode in episodes if episode.environment == env]
-        counts = {"episodes": float(len(own)), "turns": float(sum(len(episode.turns) for episode in own))}
-        metrics |= {of_environment(name, env): value for name, value in {**_of(own), **counts}.items()}
+        env_episodes = [episode for episode in episodes if episode.environment == env]
+        env_metrics = _of(env_episodes)
+        env_metrics["episodes"] = float(len(env_episodes))
+        env_metrics["turns"] = float(sum(len(episode.turns) for episode in env_episodes))
+        metrics |= {of_environment(name, env): value for name, value in env_metrics.items()}
     return metrics
 
 

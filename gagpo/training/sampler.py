@@ -22,8 +22,8 @@ from gagpo.envs.pool import Pool
 from gagpo.envs.pool.mixed import MixedPool
 from gagpo.eval.evaluate import evaluate
 from gagpo.eval.results import EvalResult
+from gagpo.learning.policy import TrainedPolicy
 from gagpo.settings import RunEnvironment, RunSettings, SettingsError
-from gagpo.training.policy import TrainedPolicy
 
 
 class Sampler:

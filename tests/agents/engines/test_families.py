@@ -7,13 +7,13 @@ import torch
 from gagpo.agents.engines.base import Request, Sampling, context_limit
 from gagpo.agents.engines.general import GeneralEngine, transformers_engine
 from gagpo.learning.batch import build_rows
-from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import Packing
 from gagpo.model import attention_check
 from gagpo.model.flat.attention import forward, is_flat
 from gagpo.model.flat.packed import PackedRows
 from gagpo.model.flat.slots import SlotCache
 from gagpo.model.loading import ModelError, choose_path
+from gagpo.model.logprobs import token_logprobs
 from tests.agents.engines.families import FAMILIES, tiny
 from tests.gagpo.learning.test_batch import conversation
 

@@ -19,6 +19,7 @@ from gagpo.collecting.sampling_thread import StreamSource, VersionedAgent
 from gagpo.data.episodes import Episode, read_episodes
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
+from gagpo.runs.entries import SampledEntry
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import Trainer, train
@@ -291,7 +292,8 @@ def test_a_damaged_file_is_named(corridor, tmp_path):
     path = saved.path / checkpoints.SAMPLED
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match=r"sampled.npz cannot be read"):
-        saved.load_sampled(Trainer(RunFolder.open(whole.path), quiet=True).collector.load_sampled)
+        load = Trainer(RunFolder.open(whole.path), quiet=True).collector.load_sampled
+        saved.read(SampledEntry(None, load))
 
 
 class _Idle:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from gagpo.credit import CREDITS, BadTurns, Turns, advantages
+from gagpo.learning.learner import Learner
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.learner import Learner
 from gagpo.training.trainer import Trainer
 
 

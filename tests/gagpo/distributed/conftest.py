@@ -13,7 +13,8 @@ import yaml
 from safetensors.torch import load_file
 
 from gagpo.base.child import free_port
-from gagpo.learning import logprobs, optimizer
+from gagpo.learning import optimizer
+from gagpo.model import logprobs
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load

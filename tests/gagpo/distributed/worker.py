@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from gagpo.distributed.ranks import joined
-from gagpo.learning import logprobs, optimizer
+from gagpo.learning import optimizer
+from gagpo.model import logprobs
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import train

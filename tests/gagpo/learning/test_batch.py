@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from gagpo.credit import Credit
 from gagpo.data.episodes import Episode, Turn
 from gagpo.learning.batch import build_rows, mini_batches
-from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.loss import OldLogprobs, with_columns
 from gagpo.learning.packing import Packing
+from gagpo.model.logprobs import token_logprobs
 
 
 def turn(prompt, response, trainable=True):

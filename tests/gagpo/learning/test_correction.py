@@ -8,10 +8,11 @@ import torch
 
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
-from gagpo.learning import forward
 from gagpo.learning.batch import build_rows
 from gagpo.learning.packing import Packing
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, UpdateSettings
+from gagpo.model import networks
+from gagpo.model.dtypes import autocast
 from gagpo.objectives import Correction
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
@@ -75,14 +76,12 @@ def updated(model, rows, correction, minibatches):
     model, read = copy.deepcopy(model), []
     algorithm = load_algorithm("cispo").model_copy(update={"correction": Correction(name=correction)})
     updater = Updater(
-        model,
+        networks.Networks(model, autocast=lambda: autocast("cpu", "bfloat16")),
         torch.optim.AdamW(model.parameters(), lr=1e-2),
         algorithm,
-        minibatches=minibatches,
-        packing=Packing(30),
-        autocast=lambda: torch.autocast("cpu", torch.bfloat16),
+        UpdateSettings(minibatches=minibatches, packing=Packing(30)),
     )
-    inner = forward.token_logprobs
+    inner = networks.token_logprobs
 
     def counted(model, micro, *arguments, **named):
         if not torch.is_grad_enabled():
@@ -91,7 +90,7 @@ def updated(model, rows, correction, minibatches):
 
     credit = Credit(np.linspace(-1, 1, 48), np.full(12, 4), "token")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forward, "token_logprobs", counted)
+        patch.setattr(networks, "token_logprobs", counted)
         found = updater.update(rows, credit, np.random.default_rng(3))
     return [parameter.detach() for parameter in model.parameters()], found, read
 
@@ -108,7 +107,7 @@ def test_the_first_step_scores_itself(tiny, correction, minibatches, scored, mon
         assert found["ratio"] == 1.0
 
     # The same with every token scored before the first step.
-    monkeypatch.setattr(Updater, "_first_scores_itself", False)
+    monkeypatch.setattr(Updater, "_first_step_scores", False)
     others, other, read = updated(tiny[0], rows, correction, minibatches)
     assert len(read) == 48
     for one, two in zip(weights, others, strict=True):

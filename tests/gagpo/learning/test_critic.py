@@ -10,10 +10,10 @@ from gagpo.algorithms import load
 from gagpo.credit import advantages, turns_for
 from gagpo.data.episodes import Episode, Turn
 from gagpo.learning.batch import build_rows
-from gagpo.learning.forward import Critic
 from gagpo.learning.loss import with_columns
 from gagpo.learning.packing import Packing
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, UpdateSettings
+from gagpo.model.networks import Critic, Networks
 
 SETTINGS = {"token": load("ppo_token"), "turn": load("ppo_turn")}
 
@@ -35,10 +35,11 @@ def episodes(rng, count=6):
 def test_the_head_starts_at_zero_and_values_do_not_depend_on_the_cut(tiny):
     model, _ = tiny
     rows = build_rows(episodes(np.random.default_rng(0)))
-    critic = Critic(model, SETTINGS["token"].critic)
+    critic = Critic(model)
     optimizer = torch.optim.AdamW(critic.parameters())
     made = [
-        Updater(model, optimizer, SETTINGS["token"], critic=critic, packing=Packing(budget)) for budget in (1000, 1)
+        Updater(Networks(model, critic), optimizer, SETTINGS["token"], UpdateSettings(packing=Packing(budget)))
+        for budget in (1000, 1)
     ]
     assert (made[0].values(rows, 36) == 0).all()
     torch.nn.init.normal_(critic.head.weight)
@@ -75,12 +76,12 @@ def test_a_turns_value_is_read_before_its_response(level):
 def test_training_brings_the_values_to_their_targets(tiny, level):
     model, _ = tiny
     algorithm = load(f"ppo_{level}", {"kl": {"coefficient": 0.0}, "critic": {"clip": None}})
-    critic = Critic(model, algorithm.critic)
+    critic = Critic(model)
     made = episodes(np.random.default_rng(1))
     rows, turns = build_rows(made), turns_for(made, algorithm.credit)
     before = copy.deepcopy(model.state_dict())
     optimizer = torch.optim.AdamW([*model.parameters(), *critic.parameters()], lr=3e-3)
-    updater = Updater(model, optimizer, algorithm, critic=critic, packing=Packing(40))
+    updater = Updater(Networks(model, critic), optimizer, algorithm, UpdateSettings(packing=Packing(40)))
     credit = advantages(turns, algorithm.credit, updater.values(rows, 36))
     errors = [updater.update(rows, credit, np.random.default_rng(i))["value_error"] for i in range(25)]
     assert errors[-1] < 0.5 * errors[0]

@@ -7,11 +7,12 @@ import torch
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import Row
-from gagpo.learning.forward import checkpoint_activations
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, UpdateSettings
+from gagpo.model.activation_checkpointing import checkpoint_activations
 from gagpo.model.flat.attention import head, hidden_states
 from gagpo.model.flat.packed import PackedRows
 from gagpo.model.loading import choose_path, untrained
+from gagpo.model.networks import Networks
 from tests.agents.engines.families import TINY
 
 MORE = {"head_dim": None, "num_key_value_heads": None, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
@@ -55,7 +56,12 @@ def test_ratios_of_an_untouched_policy_are_one(kind, checkpointed):
     if checkpointed:
         checkpoint_activations(model)
     rows, tokens = rows_of(model), 4 * 8
-    updater = Updater(model, torch.optim.SGD(model.parameters(), lr=1e-12), load_algorithm("cispo"), minibatches=2)
+    updater = Updater(
+        Networks(model),
+        torch.optim.SGD(model.parameters(), lr=1e-12),
+        load_algorithm("cispo"),
+        UpdateSettings(minibatches=2),
+    )
     learned = updater.update(rows, Credit(np.ones(4), np.full(4, 8)), np.random.default_rng(0))
     assert learned["updates"] == 2 and tokens == len(updater.ratio_K)
     np.testing.assert_allclose(updater.ratio_K, 1.0, atol=1e-5)
@@ -74,7 +80,7 @@ def test_checkpointed_layers_are_computed_twice_and_give_the_same_gradients(kind
         layer.register_forward_pre_hook(lambda module, given, seen=seen: seen.append(module.training))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         before = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-        Updater(model, optimizer, load_algorithm("cispo"), max_grad_norm=1e9).update(
+        Updater(Networks(model), optimizer, load_algorithm("cispo"), UpdateSettings(max_grad_norm=1e9)).update(
             rows_of(model), Credit(np.ones(4), np.full(4, 8)), np.random.default_rng(0)
         )
         gradients.append({name: before[name] - tensor.detach() for name, tensor in model.named_parameters()})

@@ -12,8 +12,9 @@ from benchmarks.half_precision import make_rows
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.packing import Packing
-from gagpo.learning.update import Updater
-from gagpo.model.dtypes import KERNELS, bound_kernels
+from gagpo.learning.update import Updater, UpdateSettings
+from gagpo.model.dtypes import KERNELS, autocast, bound_kernels
+from gagpo.model.networks import Networks
 
 UPDATES = """
 import sys
@@ -69,12 +70,10 @@ def gradient_of(model, rows, advantage, precision):
     )
     half = precision == "bfloat16"
     updater = Updater(
-        model,
+        Networks(model, autocast=lambda: autocast("cpu", precision)),
         optimizer,
         load_algorithm("dr_grpo"),
-        packing=Packing(1024, trees=True, rounded=half),
-        max_grad_norm=1e9,
-        autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=half),
+        UpdateSettings(packing=Packing(1024, trees=True, rounded=half), max_grad_norm=1e9),
     )
     metrics = updater.update(rows, Credit(advantage, np.full(len(advantage), 4)), np.random.default_rng(0))
     return torch.cat(gradients), metrics["grad_norm"]

@@ -65,7 +65,7 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
     def poisoned(batch, *rest):
         calls.append(1)
         if len(calls) == 3:
-            batch.micros[0].old_logprob_K[0] = -torch.inf
+            batch.micro_batches[0].old_logprob_K[0] = -torch.inf
         return accumulate(batch, *rest)
 
     made.learner.updater._accumulate = poisoned
@@ -80,9 +80,9 @@ def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer
     made = trainer(training={**ONCE, "max_skipped": 1})
     learn = made.learner.learn
 
-    def poisoned(collected, iteration):
-        collected.episodes[2].turns[0].logprobs[0] = -np.inf
-        return learn(collected, iteration)
+    def poisoned(episodes, iteration):
+        episodes[2].turns[0].logprobs[0] = -np.inf
+        return learn(episodes, iteration)
 
     made.learner.learn = poisoned
     before = [parameter.clone() for parameter in made.learner.model.parameters()]

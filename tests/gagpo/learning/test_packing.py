@@ -9,9 +9,9 @@ import torch
 from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows, mini_batches
-from gagpo.learning.forward import Critic
 from gagpo.learning.packing import Packing
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, UpdateSettings
+from gagpo.model.networks import Critic, Networks
 from gagpo.objectives import Correction
 from tests.gagpo.learning.test_batch import conversation
 
@@ -51,21 +51,15 @@ def credit_of(rows, level, silent=()):
 def updated(model, rows, algorithm, credit, packing, **more):
     """Weights after two epochs of two mini-batches, the metrics, and the ratios."""
     model = copy.deepcopy(model)
-    critic = Critic(model, algorithm.critic) if algorithm.critic else None
+    critic = Critic(model) if algorithm.critic else None
     if critic is not None:
         values = np.zeros(credit.tokens)
         credit = Credit(credit.advantage, credit.tokens_N, credit.level, credit.advantage + 1, {}, values)
     parameters = [*model.parameters(), *(critic.parameters() if critic else ())]
     reference = copy.deepcopy(model) if algorithm.kl.coefficient > 0 else None
-    updater = Updater(
-        model,
-        torch.optim.SGD(parameters, lr=0.05),
-        algorithm,
-        **{"epochs": 2, "minibatches": 2, **more},
-        packing=packing,
-        reference=reference,
-        critic=critic,
-    )
+    settings = UpdateSettings(**{"epochs": 2, "minibatches": 2, **more}, packing=packing)
+    networks = Networks(model, critic, reference)
+    updater = Updater(networks, torch.optim.SGD(parameters, lr=0.05), algorithm, settings)
     metrics = updater.update(rows, credit, np.random.default_rng(3))
     metrics.pop("train_tokens_per_second", None)
     return torch.cat([p.detach().flatten() for p in parameters]), metrics, updater.ratio_K
@@ -105,8 +99,8 @@ def test_rows_without_advantage_are_not_read(tiny, rows, name, silent, monkeypat
     )
     credit = credit_of(rows, algorithm.credit.level, silent)
     weights, metrics, ratio_K = updated(tiny[0], rows, algorithm, credit, Packing(60, trees=True))
-    chosen = Updater._teaching
-    monkeypatch.setattr(Updater, "_teaching", lambda *given: given[1] if chosen(*given) else [])
+    chosen = Updater._rows_with_gradient
+    monkeypatch.setattr(Updater, "_rows_with_gradient", lambda *given: given[1] if chosen(*given) else [])
     whole, plain, ratios = updated(tiny[0], rows, algorithm, credit, Packing(60, trees=True))
     torch.testing.assert_close(weights, whole, rtol=0, atol=1e-6)
     taught = 0 if len(silent) == 4 and algorithm.critic is None else 4
@@ -125,7 +119,9 @@ def test_weights_do_not_move_without_a_gradient(tiny, rows):
     """Adam remembers earlier gradients, and would go on by them."""
     model, algorithm = copy.deepcopy(tiny[0]), load_algorithm("grpo")
     algorithm = algorithm.model_copy(update={"kl": algorithm.kl.model_copy(update={"coefficient": 0.0})})
-    updater = Updater(model, torch.optim.AdamW(model.parameters(), lr=1e-3), algorithm, minibatches=2)
+    updater = Updater(
+        Networks(model), torch.optim.AdamW(model.parameters(), lr=1e-3), algorithm, UpdateSettings(minibatches=2)
+    )
     updater.update(rows, credit_of(rows, "turn"), np.random.default_rng(3))
     before = updater.weights()
     metrics = updater.update(rows, credit_of(rows, "turn", (0, 1, 2, 3)), np.random.default_rng(3))

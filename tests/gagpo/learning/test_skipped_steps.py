@@ -11,12 +11,13 @@ from gagpo.algorithms import load as load_algorithm
 from gagpo.credit import Credit
 from gagpo.learning.batch import build_rows
 from gagpo.learning.skipped_steps import NonFiniteLoss
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, UpdateSettings
+from gagpo.model.networks import Networks
 from gagpo.objectives import Correction
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
-from gagpo.training.events import Warned
+from gagpo.training.events import WarningIssued
 from gagpo.training.trainer import Trainer
 from tests.gagpo.learning.test_batch import conversation
 
@@ -30,7 +31,7 @@ def rows_of(seed):
 
 def updater(model, **changes):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    return Updater(model, optimizer, load_algorithm("cispo"), **{"max_skipped": 3, **changes})
+    return Updater(Networks(model), optimizer, load_algorithm("cispo"), UpdateSettings(**{"max_skipped": 3, **changes}))
 
 
 def update(made, seed=0, poison=False):
@@ -43,7 +44,7 @@ def update(made, seed=0, poison=False):
 
 
 def state(made):
-    return copy.deepcopy([made.model.state_dict(), made.optimizer.state_dict()])
+    return copy.deepcopy([made.networks.policy.state_dict(), made.optimizer.state_dict()])
 
 
 def same(a, b):
@@ -68,13 +69,15 @@ def test_a_skipped_step_leaves_weights_and_optimiser_as_they_were(tiny, what):
         handle.remove()
     assert same(state(made), before)
     assert learned == {"updates": 0.0, "skipped_steps": 1.0}
-    assert made.skips.turns == ([1] if what == "loss" else [0, 1, 2, 3])
-    assert (made.ratio_K == 1).all() and all(p.grad is None for p in made.parameters) and not made.model.training
+    assert made.skipped.turns == ([1] if what == "loss" else [0, 1, 2, 3])
+    assert (
+        (made.ratio_K == 1).all() and all(p.grad is None for p in made.parameters) and not made.networks.policy.training
+    )
     after = update(made, 2)
     assert not same(state(made), before) and after["skipped_steps"] == 0 and after["updates"] == 1
 
     never = updater(copy.deepcopy(tiny[0]))  # what follows is as if the skipped update had never been
-    never.model.load_state_dict(before[0])
+    never.networks.policy.load_state_dict(before[0])
     never.optimizer.load_state_dict(before[1])
     update(never, 2)
     assert same(state(never), state(made))
@@ -98,7 +101,7 @@ def test_a_later_skip_does_not_hide_how_far_sampler_and_trainer_were_apart(tiny,
     order = np.random.default_rng(0).permutation(4)
     credit.advantage[order[skipped]] = np.nan
     learned = made.update(rows, credit, np.random.default_rng(0))
-    assert learned["skipped_steps"] == 1 and made.skips.turns == [order[skipped]]
+    assert learned["skipped_steps"] == 1 and made.skipped.turns == [order[skipped]]
     assert learned["mismatch_max"] > 0 and learned["mismatch_weight"] > 0
 
 
@@ -106,7 +109,7 @@ def test_the_limit_counts_skips_in_a_row_across_updates(tiny):
     made = updater(tiny[0])
     for poison in (True, True, False, True, True):
         update(made, poison=poison)
-    assert made.skips.row == 2
+    assert made.skipped.in_a_row == 2
     before = state(made)
     with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is nan; 3 steps in a row; no step was taken"):
         update(made, poison=True)
@@ -119,17 +122,17 @@ def test_a_non_finite_parameter_ends_training(tiny):
     with pytest.raises(NonFiniteLoss, match=r"parameter became NaN or infinite .*resume from the last checkpoint"):
         for seed in range(2):
             update(made, seed)
-    assert made.skips.row == 1
+    assert made.skipped.in_a_row == 1
 
 
 def poisoned(trainer, iterations):
     """The trainer's log-probabilities of one episode are NaN in some iterations, counted from 0."""
     learn = trainer.learner.learn
 
-    def changed(collected, iteration):
+    def changed(episodes, iteration):
         if iteration in iterations:
-            collected.episodes[3].turns[0].logprobs[:] = np.nan
-        return learn(collected, iteration)
+            episodes[3].turns[0].logprobs[:] = np.nan
+        return learn(episodes, iteration)
 
     trainer.learner.learn = changed
     return trainer
@@ -143,7 +146,7 @@ def test_a_run_continues_and_saves_the_offending_episodes(corridor, tmp_path):
     assert [row["skipped_steps"] for row in folder.metrics()] == [0.0, 1.0, 0.0]
     (line,) = (folder.path / "episodes" / "nonfinite-0002.jsonl").read_text().splitlines()
     assert json.loads(line)["sample"] == 3
-    assert any(isinstance(one, Warned) and "skipped; see" in one.line for one in said)
+    assert any(isinstance(one, WarningIssued) and "skipped; see" in one.line for one in said)
 
 
 def test_the_count_in_a_row_is_resumed(corridor, tmp_path):

@@ -20,8 +20,10 @@ from gagpo.distributed.ranks import Ranks, joined
 from gagpo.distributed.sharding import shard
 from gagpo.learning.batch import build_rows
 from gagpo.learning.packing import Packing
-from gagpo.learning.update import Updater
+from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model import adapters
+from gagpo.model.dtypes import autocast
+from gagpo.model.networks import Networks
 from gagpo.sft.small_model import ModelShape, create, train_tokenizer
 from tests.gagpo.learning.test_batch import conversation
 
@@ -79,12 +81,11 @@ def measured(case: Case, ranks: Ranks | None = None) -> int:
     credit = Credit(np.ones(count), np.full(count, RESPONSE))
     packing = Packing(ROWS * (PROMPT + RESPONSE))
     updater = Updater(
-        model,
+        Networks(model, autocast=lambda: autocast("cpu", case.precision)),
         optimizer,
         load_algorithm("cispo"),
-        packing=packing,
-        autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=case.precision == "bfloat16"),
-        ranks=ranks,
+        UpdateSettings(packing=packing),
+        ranks,
     )
     before = held(model)
     with Allocated() as counted:

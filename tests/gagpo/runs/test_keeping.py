@@ -7,11 +7,10 @@ import torch
 
 from gagpo.eval.models import evaluate
 from gagpo.runs import checkpoint as checkpoints
-from gagpo.runs import keeping
+from gagpo.runs import disk_space, keeping
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, TrainingSettings, load
-from gagpo.training import recorder
 from gagpo.training.export import export
 from gagpo.training.trainer import Trainer
 
@@ -82,8 +81,7 @@ def test_without_a_criterion_there_is_no_best(corridor, tmp_path):
 def test_the_size_is_that_of_the_files(corridor, tmp_path):
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(corridor())), quiet=True)
     learner = trainer.learner
-    parts = (learner.model, learner.optimizer, learner.critic, False)
-    before = recorder.checkpoint_bytes(*parts)
+    before = disk_space.checkpoint_bytes(learner.entries)
     for parameter in learner.model.parameters():
         parameter.grad = torch.ones_like(parameter)
     learner.optimizer.step()
@@ -91,12 +89,12 @@ def test_the_size_is_that_of_the_files(corridor, tmp_path):
     trainer.recorder.saver.wait()
     files = checkpoints.latest(tmp_path / "run" / "checkpoints").path.rglob("*")
     written = sum(path.stat().st_size for path in files if path.is_file())
-    assert abs(before - recorder.SMALL_FILES - written) < 200_000  # tokenizer, headers
-    assert abs(recorder.checkpoint_bytes(*parts) - before) < 1000  # the counts of steps
+    assert abs(before - disk_space.SMALL_FILES - written) < 200_000  # tokenizer, headers
+    assert abs(disk_space.checkpoint_bytes(learner.entries) - before) < 1000  # the counts of steps
 
 
 def test_a_run_that_the_disk_cannot_hold_is_not_begun(corridor, tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder.shutil, "disk_usage", lambda _: Usage(10**9, 0, 20_000_000))
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: Usage(10**9, 0, 20_000_000))
     folder = RunFolder.new(tmp_path / "run", load(corridor(training={"iterations": 9})))
     with pytest.raises(
         CheckpointError, match=r"4 checkpoints need 0\.0\d+ GB and .* has 0\.02 GB free.*training\.keep"
@@ -111,7 +109,7 @@ def test_a_checkpoint_that_has_no_room_is_not_begun_and_the_earlier_ones_stand(c
 
     def full():
         if trainer.iteration == 2:
-            monkeypatch.setattr(recorder.shutil, "disk_usage", lambda _: Usage(10**9, 0, 1_000_000))
+            monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: Usage(10**9, 0, 1_000_000))
         save()
 
     trainer._save = full

@@ -9,7 +9,7 @@ from gagpo.runs import run_folder
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training import events
-from gagpo.training.events import EvaluationFinished, IterationFinished, Warned
+from gagpo.training.events import EvaluationFinished, IterationFinished, WarningIssued
 from gagpo.training.trainer import Trainer, train
 
 
@@ -60,7 +60,7 @@ def test_what_is_said_of_a_continued_runs_health_is_about_all_of_it(corridor, tm
     folder = RunFolder.open(tmp_path / "run")
     folder.change(["training.iterations=4"])
     train(folder, report=heard.append, quiet=True)
-    (line,) = [one.line for one in heard if isinstance(one, Warned)]
+    (line,) = [one.line for one in heard if isinstance(one, WarningIssued)]
     assert line == health_line(folder.metrics()) != health_line(folder.metrics()[-1:])
 
 
@@ -68,7 +68,7 @@ def test_what_happens_is_told_in_order_by_kind(corridor, tmp_path):
     heard = []
     config = corridor(training={"iterations": 2}, evaluation={"every": 1, "tasks": 1})
     train(RunFolder.create(tmp_path / "run", load(config)), report=heard.append, quiet=True)
-    told = [one for one in heard if not isinstance(one, Warned)]
+    told = [one for one in heard if not isinstance(one, WarningIssued)]
     labels = [one.label for one in told if isinstance(one, EvaluationFinished)]
     assert labels == ["before-test", "iteration-0001-test", "after-test", "average-test"]
     kinds = [type(one) for one in told]
@@ -119,7 +119,7 @@ def test_an_iteration_in_one_line():
     assert "zero groups  50 %  clip  1.2 %  kl +0.0012  entropy" in str(IterationFinished(ROW | LEARNED))
     unread = {name: value for name, value in LEARNED.items() if name not in ("old_kl", "entropy")}
     assert "clip  1.2 %  grad 1.00" in str(IterationFinished(ROW | unread))
-    assert str(events.Warned("the loss is nan")) == "      the loss is nan"
+    assert str(events.WarningIssued("the loss is nan")) == "      the loss is nan"
 
 
 def test_an_evaluation_says_how_many_episodes_failed_and_why():

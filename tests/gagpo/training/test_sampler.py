@@ -5,8 +5,8 @@ import pytest
 from gagpo.agents.rollout import rollout
 from gagpo.agents.setup import make_env
 from gagpo.distributed.ranks import Ranks
+from gagpo.learning.policy import load_policy
 from gagpo.settings import SettingsError, load
-from gagpo.training.policy import load_policy
 from gagpo.training.sampler import Sampler
 
 

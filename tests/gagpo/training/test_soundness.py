@@ -16,15 +16,19 @@ import torch
 from gagpo.base import durable, manifest
 from gagpo.base.errors import GagpoError
 from gagpo.distributed.interrupt import Interruptions
+from gagpo.distributed.ranks import Ranks
+from gagpo.distributed.states import names_of
 from gagpo.eval.results import EvalResult
 from gagpo.model.loading import ModelError, load_model
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
+from gagpo.runs.entries import CriticEntry, OptimizerEntry, StateEntry, WeightsEntry
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
+from gagpo.training.empty_batch import NothingToLearn
 from gagpo.training.events import IterationFinished
 from gagpo.training.launch import new_run, resume_run
-from gagpo.training.trainer import NothingToLearn, Trainer, train
+from gagpo.training.trainer import Trainer, train
 from tests.gagpo.training.test_trainer import run as trained
 from tests.gagpo.training.test_trainer import same, weights
 
@@ -32,8 +36,16 @@ SHORT = {"name": "transformers", "options": {"max_length": 128}}
 
 
 def written(folder, iteration, model, tokenizer, optimizer, state, keep, critic=None):
-    saver = checkpoints.Saver(folder, tokenizer)
-    saver.save(iteration, checkpoints.Snapshot.of(model, optimizer, state, critic), keep)
+    ranks = Ranks()
+    entries = [
+        WeightsEntry(model, None, tokenizer, ranks),
+        OptimizerEntry(optimizer, names_of(model, critic), ranks),
+        StateEntry(lambda: state, lambda _: None),
+    ]
+    if critic is not None:
+        entries.append(CriticEntry(critic, ranks))
+    saver = checkpoints.Saver(folder)
+    saver.save(iteration, entries, keep)
     saver.wait()
     return checkpoints.latest(folder)
 
@@ -264,7 +276,7 @@ def test_a_second_interruption_within_an_update_saves_no_half_of_it(corridor, tm
 
 def test_a_step_that_makes_weights_worthless_ends_the_run_at_once(corridor, tmp_path, monkeypatch):
     folder = RunFolder.create(tmp_path / "run", load(corridor(training={"iterations": 3})))
-    monkeypatch.setattr("gagpo.training.learner.rate_scale", lambda *_: 1e36)
+    monkeypatch.setattr("gagpo.learning.learner.rate_scale", lambda *_: 1e36)
     with pytest.raises(FloatingPointError, match="iteration"):
         train(folder, quiet=True)
     assert not checkpoints.checkpoints(folder.path / "checkpoints")

@@ -156,9 +156,9 @@ def test_a_poisoned_model_stops_the_run_and_keeps_the_evidence(corridor, tmp_pat
     trainer = Trainer(folder, quiet=True)
     learn = trainer.learner.learn
 
-    def poisoned(collected, iteration):
-        collected.episodes[3].turns[0].logprobs[:] = np.nan
-        return learn(collected, iteration)
+    def poisoned(episodes, iteration):
+        episodes[3].turns[0].logprobs[:] = np.nan
+        return learn(episodes, iteration)
 
     trainer.learner.learn = poisoned
     with pytest.raises(NonFiniteLoss, match=r"iteration 1: .*old_logprob.*nonfinite-0001"):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gagpo.learning.forward import checkpoint_activations
 from gagpo.model import adapters
+from gagpo.model.activation_checkpointing import checkpoint_activations
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.settings import RunSettings, SettingsError
@@ -55,33 +55,36 @@ def require_trainable(settings: RunSettings) -> None:
             )
 
 
-def load_policy(settings: RunSettings, saved: Checkpoint | None, commit: str | None = None) -> TrainedPolicy:
-    """Load the policy of a run, from ``saved`` if given. commit: of a hub model."""
-    policy = _load(settings, saved, commit)
-    if saved is None or saved.average is None or not settings.training.average:
+def load_policy(settings: RunSettings, checkpoint: Checkpoint | None, commit: str | None = None) -> TrainedPolicy:
+    """Load the policy of a run, from ``checkpoint`` if given. commit: of a hub model."""
+    policy = _load(settings, checkpoint, commit)
+    if checkpoint is None or checkpoint.average is None or not settings.training.average:
         return policy
-    averaged = _load(settings, replace(saved, weights=AVERAGE), commit)
+    averaged = _load(settings, replace(checkpoint, weights=AVERAGE), commit)
     return replace(policy, average=[parameter.detach() for parameter in averaged.trained()])
 
 
-def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -> TrainedPolicy:
+def _load(settings: RunSettings, checkpoint: Checkpoint | None, commit: str | None) -> TrainedPolicy:
     load = functools.partial(load_model, device=settings.device, trust_remote_code=settings.trust_remote_code)
     tokenizer = load_tokenizer(settings.model, commit, trust_remote_code=settings.trust_remote_code)
     base = None
     if settings.lora is None:
-        model = load(saved.model, "float32") if saved else load(settings.model, "float32", revision=commit)
+        if checkpoint:
+            model = load(checkpoint.model, "float32")
+        else:
+            model = load(settings.model, "float32", revision=commit)
     else:
-        revision = adapters.base_of(Path(saved.model))[1] if saved else commit
+        revision = adapters.base_of(Path(checkpoint.model))[1] if checkpoint else commit
         # A smaller base is converted on the host, because the GPU may have no room for it in float32.
-        whole = settings.lora.base == "float32"
-        model = load(settings.model, "float32", revision=revision, device=settings.device if whole else "cpu")
+        in_float32 = settings.lora.base == "float32"
+        model = load(settings.model, "float32", revision=revision, device=settings.device if in_float32 else "cpu")
         base = adapters.Base.of(settings.model, model)
         adapters.inject(model, settings.lora.rank, settings.lora.alpha, settings.lora.targets, settings.seed)
-        if not whole:
+        if not in_float32:
             adapters.halve_base(model)
         model.to(torch.device(settings.device))
-        if saved:
-            adapters.load(model, Path(saved.model), base)
+        if checkpoint:
+            adapters.load(model, Path(checkpoint.model), base)
     if settings.training.gradient_checkpointing:
         checkpoint_activations(model)
     if settings.algorithm.kl.coefficient <= 0:

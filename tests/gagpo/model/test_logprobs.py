@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from benchmarks import memory
-from gagpo.learning import logprobs
 from gagpo.learning.batch import build_rows
-from gagpo.learning.logprobs import token_logprobs
 from gagpo.learning.packing import Packing
+from gagpo.model import logprobs
+from gagpo.model.logprobs import token_logprobs
 from tests.gagpo.learning.test_batch import conversation
 
 

@@ -1,4 +1,4 @@
-"""Forward passes of an update: log-probabilities and values of a micro-batch's response tokens."""
+"""Forward passes of policy, critic and reference: log-probabilities and values of a micro-batch's response tokens."""
 
 from __future__ import annotations
 
@@ -10,20 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gagpo.algorithms import CriticSettings
-from gagpo.distributed.sharding import within
-from gagpo.learning.logprobs import Entropy, hidden_of, token_logprobs
-from gagpo.learning.packing import MicroBatch
-from gagpo.settings import RunSettings
+from gagpo.model.activation_checkpointing import set_checkpointing_mode
+from gagpo.model.logprobs import Entropy, hidden_of, token_logprobs
+from gagpo.model.microbatch import MicroBatch
+from gagpo.model.sharded import with_gathered_weights
 
 Scope = Callable[[], AbstractContextManager[object]]
 """Returns a context manager."""
-
-
-def autocast(settings: RunSettings) -> torch.autocast:
-    """Mixed precision according to ``training.precision``."""
-    half = settings.training.precision == "bfloat16"
-    return torch.autocast(torch.device(settings.device).type, torch.bfloat16, enabled=half)
 
 
 class Outputs(NamedTuple):
@@ -34,10 +27,12 @@ class Outputs(NamedTuple):
     value_K: Tensor | None = None
     reference_K: Tensor | None = None
 
-    def nothing(self) -> Tensor:
+    def zero_loss(self) -> Tensor:
         """A loss of 0 that has gradients for all weights."""
-        made = (x for x in (self.logprob_K, self.entropy_K, self.value_K) if x is not None)
-        return torch.stack([(x * 0.0).sum() for x in made]).sum()
+        with_gradient = [self.logprob_K, self.entropy_K]
+        if self.value_K is not None:
+            with_gradient.append(self.value_K)
+        return torch.stack([(column_K * 0.0).sum() for column_K in with_gradient]).sum()
 
 
 class Critic(torch.nn.Module):
@@ -47,9 +42,8 @@ class Critic(torch.nn.Module):
     model has read the prompt. The head starts at zero, so the first advantages are the returns.
     """
 
-    def __init__(self, policy: torch.nn.Module, settings: CriticSettings):
+    def __init__(self, policy: torch.nn.Module):
         super().__init__()
-        self.settings = settings
         config: Any = policy.config
         weight = next(policy.parameters())
         self.head = torch.nn.Linear(config.hidden_size, 1, device=weight.device, dtype=torch.float32)
@@ -75,6 +69,11 @@ class Networks:
     reference_scope: Scope = nullcontext
     autocast: Scope = nullcontext
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the policy."""
+        return next(self.policy.parameters()).device
+
     def train(self, on: bool) -> None:
         """Begin or end an update."""
         set_checkpointing_mode(self.policy, on)
@@ -82,14 +81,14 @@ class Networks:
     def logprobs(self, batch: MicroBatch, entropy: Entropy = "none") -> tuple[Tensor, Tensor | None]:
         """The policy's log-probabilities and, unless ``entropy`` is ``none``, entropies."""
         with self.autocast():
-            return within(self.policy, lambda: token_logprobs(self.policy, batch, entropy))
+            return with_gathered_weights(self.policy, lambda: token_logprobs(self.policy, batch, entropy))
 
     def values(self, batch: MicroBatch) -> tuple[Tensor]:
         """The critic's values."""
         critic = self.critic
         assert critic is not None
         with self.autocast():
-            return (within(self.policy, lambda: critic.values(batch, hidden_of(self.policy, batch))),)
+            return (with_gathered_weights(self.policy, lambda: critic.values(batch, hidden_of(self.policy, batch))),)
 
     def outputs(self, batch: MicroBatch, entropy: Entropy = "value") -> Outputs:
         """All inputs of the loss, with gradients of the policy and the critic."""
@@ -101,7 +100,7 @@ class Networks:
             return logprob_K, entropy_K, None if critic is None else critic.values(batch, hidden_UD)
 
         with self.autocast():
-            logprob_K, entropy_K, value_K = within(self.policy, policy)
+            logprob_K, entropy_K, value_K = with_gathered_weights(self.policy, policy)
         assert entropy_K is not None
         return Outputs(logprob_K, entropy_K, value_K, reference_K)
 
@@ -111,47 +110,4 @@ class Networks:
         if reference is None:
             return None
         with self.autocast(), self.reference_scope():
-            return within(reference, lambda: token_logprobs(reference, batch, entropy="none"))[0]
-
-
-# Gradient checkpointing ---------------------------------------------------------------------------------------
-
-
-def set_checkpointing_mode(model: torch.nn.Module, on: bool) -> None:
-    """Set the training mode of layers with gradient checkpointing, which recompute their activations in it.
-
-    All others stay in evaluation mode: dropout would make ratios of an unchanged policy differ from 1.
-    """
-    for module in model.modules():
-        module.training = on and getattr(module, "gradient_checkpointing", False)
-
-
-def checkpoint_activations(model: Any) -> None:
-    """Enable gradient checkpointing."""
-    model.gradient_checkpointing_enable()
-    for module in model.modules():
-        kept = vars(module).get("_gradient_checkpointing_func")
-        if kept is not None:
-            module._gradient_checkpointing_func = _EvaluationMode(kept)
-
-
-@dataclass(frozen=True)
-class _EvaluationMode:
-    """Runs checkpointed layers in evaluation mode, in the forward pass and the recomputation."""
-
-    checkpoint: Callable[..., Any]
-
-    def __call__(self, function: Any, *arguments: Any) -> Any:
-        layer = getattr(getattr(function, "func", function), "__self__", None)
-
-        def compute(*given: Any) -> Any:
-            before = getattr(layer, "training", False)
-            if layer is not None:
-                layer.training = False
-            try:
-                return function(*given)
-            finally:
-                if layer is not None:
-                    layer.training = before
-
-        return self.checkpoint(compute, *arguments)
+            return with_gathered_weights(reference, lambda: token_logprobs(reference, batch, entropy="none"))[0]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gagpo.learning.packing import MicroBatch
 from gagpo.model.flat.attention import head, hidden_states
+from gagpo.model.microbatch import MicroBatch
 
 CHUNK, GPU_CHUNK = 2**25, 2**27
 """Logits in memory at a time, on a CPU and on a GPU; a batch with fewer is not cut, and not recomputed."""
