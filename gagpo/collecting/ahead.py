@@ -30,10 +30,9 @@ is being ended.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -75,16 +74,16 @@ class AheadCollector:
         batch = BatchBuilder(self.settings, self.controllers)
         while not batch.finished:
             group = self._next_group(thread, batch.missing)
-            kept = batch.add([group.finished()])
-            if not kept and not self.settings.rollout.lockstep:
-                self._open(1)
+            trainable = batch.add([group.finished()])
+            if not trainable and not self.settings.rollout.lockstep:
+                self._open(1)  # with lockstep the next update opens further groups, so that versions repeat
         collection = batch.build()
         with self.buffer.changed:
-            collection.stale = self.buffer.dropped()
+            collection.stale_episodes = self.buffer.dropped()
         collection.clock = self._time_spent(thread)
         collection.stats = {
             **staleness(collection.episodes, iteration),
-            "stale_episodes": float(len(collection.stale)),
+            "stale_episodes": float(len(collection.stale_episodes)),
             "seconds_waited": time.perf_counter() - started,
         }
         return collection
@@ -138,12 +137,6 @@ class AheadCollector:
             thread.stop()
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.buffer.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.buffer.load_state_dict(state)
 
     def sampled(self, seconds: float | None) -> bytes | None:
         """With ``rollout.lockstep`` the groups that older weights sample.

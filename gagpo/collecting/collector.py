@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from gagpo.agents.agent import Agent
 from gagpo.agents.engines.base import Engine
 from gagpo.agents.rollout import Clock
+from gagpo.collecting.buffer import GroupBuffer
 from gagpo.controllers import Controllers
 from gagpo.credit import Turns, turns_for
 from gagpo.data.episodes import Episode
@@ -25,25 +26,30 @@ class Collection:
     """The episodes of an iteration.
 
     episodes: to train on, group after group, without failed and empty ones.
-    played: all except probes.
-    probe: sampled for a controller's statistics only.
-    stale: dropped because their weights were too old.
+    sampled_episodes: all except probes.
+    probe_episodes: sampled for a controller's statistics only.
+    stale_episodes: dropped because their weights were too old.
     rounds: of dynamic sampling.
     clock: time spent.
     stats: further metrics.
     """
 
     episodes: list[Episode] = field(default_factory=list)
-    played: list[Episode] = field(default_factory=list)
-    probe: list[Episode] = field(default_factory=list)
-    stale: list[Episode] = field(default_factory=list)
+    sampled_episodes: list[Episode] = field(default_factory=list)
+    probe_episodes: list[Episode] = field(default_factory=list)
+    stale_episodes: list[Episode] = field(default_factory=list)
     rounds: int = 0
     clock: Clock = field(default_factory=Clock)
     stats: dict[str, float] = field(default_factory=dict)
 
 
 class Collector(Protocol):
-    """Samples the episodes of each iteration: between updates (on-policy) or during them (``rollout.ahead``)."""
+    """Samples the episodes of each iteration: between updates (on-policy) or during them (``rollout.ahead``).
+
+    buffer: its open groups; their places are part of a checkpoint.
+    """
+
+    buffer: GroupBuffer
 
     def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
         """``rollout.tasks`` groups of episodes, after ``iteration`` updates.
@@ -61,12 +67,6 @@ class Collector(Protocol):
     def close(self) -> None:
         """End sampling in the background, if any."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint: ``position`` and ``due`` of the buffer."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned."""
-
     def sampled(self, seconds: float | None) -> bytes | None:
         """Episodes for a checkpoint, whose weights are gone; None without any.
 
@@ -74,11 +74,11 @@ class Collector(Protocol):
         """
 
     def load_sampled(self, data: bytes) -> None:
-        """Restore what :meth:`sampled` returned, after :meth:`load_state_dict`."""
+        """Restore what :meth:`sampled` returned, after the buffer's state."""
 
 
 class BatchBuilder:
-    """The consumer of complete groups: keeps those to train on, until the batch of one iteration is full.
+    """The consumer of complete groups: selects those to train on, until the batch of one iteration is full.
 
     collection: the episodes so far.
     """
@@ -108,17 +108,17 @@ class BatchBuilder:
         return -(-self._num_groups // self._size)
 
     def add(self, groups: Sequence[Sequence[Episode]]) -> bool:
-        """Add the episodes of complete groups; returns whether any of them is kept."""
+        """Add the episodes of complete groups; returns whether any of them is worth training on."""
         added: list[Episode] = []
         for group in groups:
             numbered = [self.with_environment(replace(episode, group=self._num_groups)) for episode in group]
             added += numbered
             self._last_groups.append(numbered)
             self._num_groups += 1
-        kept_episodes = self._kept(added)
-        self.collection.played += added
-        self.collection.episodes += kept_episodes
-        return bool(kept_episodes)
+        trainable = self._select(added)
+        self.collection.sampled_episodes += added
+        self.collection.episodes += trainable
+        return bool(trainable)
 
     def end_round(self) -> None:
         """Continue the numbers of groups with the next round's, where a round opened fewer than a batch."""
@@ -141,7 +141,7 @@ class BatchBuilder:
         settings = self.settings
         return turns_for(episodes, settings.algorithm.credit, success_only=settings.reward == "success")
 
-    def _kept(self, episodes: Sequence[Episode]) -> list[Episode]:
+    def _select(self, episodes: Sequence[Episode]) -> list[Episode]:
         episodes = usable(episodes)
         if not episodes:
             return []

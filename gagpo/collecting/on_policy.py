@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 
@@ -54,12 +53,6 @@ class OnPolicyCollector:
     def close(self) -> None:
         pass
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.buffer.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.buffer.load_state_dict(state)
-
     def sampled(self, seconds: float | None) -> bytes | None:
         return None
 
@@ -86,12 +79,12 @@ class OnPolicyCollector:
     def _probe(self, agent: Agent, pool: Pool, tasks: Sequence[str], batch: BatchBuilder, label: str) -> None:
         """Sample a probe of every task that has none in this iteration."""
         collection, count = batch.collection, self.controllers.probe_episodes
-        probed_tasks = {episode.task for episode in collection.probe}
+        probed_tasks = {episode.task for episode in collection.probe_episodes}
         tasks = [task for task in dict.fromkeys(tasks) if task not in probed_tasks]
         temperatures = [self.settings.rollout.temperature] * len(tasks)
         jobs = group_jobs(tasks, count, self.settings.seed, f"{label} probe", temperatures)
         probes = [batch.with_environment(episode) for episode in self._run(agent, pool, jobs, collection.clock)]
-        collection.probe += probes
+        collection.probe_episodes += probes
         episodes = usable(probes)
         if episodes:
             self.controllers.observe_probe(batch.columns(episodes), tasks_of_groups(episodes))

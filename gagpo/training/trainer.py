@@ -160,7 +160,7 @@ class Trainer:
             with span("collecting"):
                 collected = self.collector.collect(self.sampler.agent, pool, self.iteration)
             release_freed()
-            require_turns(collected.played, self.iteration + 1)
+            require_turns(collected.sampled_episodes, self.iteration + 1)
 
             # Learn and record. The first Ctrl-C waits until the state is consistent again. A second one is raised at
             # once and finds no state to save, because a checkpoint must not hold half an update.
@@ -171,7 +171,7 @@ class Trainer:
                 release_freed()
                 with span("writing"):
                     seconds_left = self.time_left.seconds(self.iteration, self.counters.turns)
-                    self.recorder.iteration(metrics, collected.played, seconds_left)
+                    self.recorder.iteration(metrics, collected.sampled_episodes, seconds_left)
                 self._consistent_state = self._state()
 
             # Evaluate and save when due.
@@ -214,7 +214,7 @@ class Trainer:
         if result.turns is not None and result.credit is not None:
             updater = self.learner.updater
             annotate(
-                collected.played,
+                collected.sampled_episodes,
                 episodes,
                 result.turns,
                 result.credit,
@@ -250,11 +250,11 @@ class Trainer:
 
     def _state(self) -> State:
         """The state for a checkpoint."""
-        return {**self.counters.state_dict(), **self.collector.state_dict(), **self.learner.state_dict()}
+        return {**self.counters.state_dict(), **self.collector.buffer.state_dict(), **self.learner.state_dict()}
 
     def _load_state(self, state: State) -> None:
         self.counters.load_state_dict(state)
-        self.collector.load_state_dict(state)
+        self.collector.buffer.load_state_dict(state)
         self.learner.load_state_dict(state)
 
 

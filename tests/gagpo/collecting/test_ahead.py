@@ -246,7 +246,7 @@ def test_an_interrupted_run_keeps_what_older_weights_have_sampled(corridor, tmp_
     """Ctrl-C in the middle of the next collection: its batch is part of the checkpoint."""
     config = corridor(rollout=SMALL, training={"iterations": 4, "save_every": 4})
     whole = run(config, tmp_path / "whole")
-    original = BatchBuilder._kept
+    original = BatchBuilder._select
 
     def interrupted(self, episodes):
         if trainer.iteration == 2:
@@ -255,7 +255,7 @@ def test_an_interrupted_run_keeps_what_older_weights_have_sampled(corridor, tmp_
 
     part = RunFolder.create(tmp_path / "part", load(config))
     trainer = Trainer(part, quiet=True)
-    monkeypatch.setattr(BatchBuilder, "_kept", interrupted)
+    monkeypatch.setattr(BatchBuilder, "_select", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     monkeypatch.undo()
@@ -277,7 +277,7 @@ def test_what_was_not_finished_in_time_is_played_by_newer_weights(corridor, tmp_
     trainer = Trainer(folder, quiet=True)
     buffer = trainer.collector.buffer
     assert [group.version for group in buffer.groups] == [0] * 4 and len(buffer.due) == 4
-    assert trainer.collector.state_dict()["due"] == state["due"] == list(range(4, 12))
+    assert trainer.collector.buffer.state_dict()["due"] == state["due"] == list(range(4, 12))
     buffer.groups.clear()
     buffer._complete.clear()
     buffer.due = list(state["due"])

@@ -65,6 +65,15 @@ def test_groups_have_their_size_and_share_their_task(collector):
     assert all(len({e.task for e in found.episodes if e.group == g}) == 1 for g in range(3))
 
 
+def test_no_group_is_open_between_iterations(collector):
+    """The buffer of on-policy training: a group is opened, sampled and taken within one collection."""
+    made = collector(tasks=3)
+    for iteration in (1, 2):
+        play(made, Walker(), iteration)
+        assert made.buffer.state_dict() == {"position": 3 * iteration, "due": []}
+        assert not made.buffer.groups and not made.buffer.waiting and made.buffer.take() is None
+
+
 def test_iterations_differ_and_repeat(collector):
     first, again, later = (play(collector(), Walker(), iteration) for iteration in (0, 0, 1))
     turns = [[len(e.turns) for e in found.episodes] for found in (first, again, later)]
@@ -79,25 +88,25 @@ def test_groups_that_teach_nothing_are_replaced(collector):
     assert len(groups) == 4
     for group in groups:
         assert len({e.success for e in found.episodes if e.group == group}) == 2
-    assert len(found.played) == 4 * made.buffer.position
-    assert len({e.group for e in found.played}) == made.buffer.position
+    assert len(found.sampled_episodes) == 4 * made.buffer.position
+    assert len({e.group for e in found.sampled_episodes}) == made.buffer.position
 
 
 def test_an_environment_that_teaches_nothing_ends_after_the_rounds(collector):
     made = collector({"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 3}}}, tasks=2, samples=2)
     found = play(made, Walker(always="left"))
-    assert found.rounds == 3 and len(found.played) == 3 * 4
-    assert found.episodes == found.played[-4:]  # what the last round played, not three batches in one
+    assert found.rounds == 3 and len(found.sampled_episodes) == 3 * 4
+    assert found.episodes == found.sampled_episodes[-4:]  # what the last round played, not three batches in one
 
 
 def test_a_probe_chooses_each_groups_temperature(collector):
     made = collector({"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}, tasks=3)
     for iteration in range(3):
         found = play(made, Walker(), iteration)
-    assert len(found.probe) == 12 and {e.temperature for e in found.probe} == {1.0}
+    assert len(found.probe_episodes) == 12 and {e.temperature for e in found.probe_episodes} == {1.0}
     by_group = {e.group: e.temperature for e in found.episodes}
     assert len(set(by_group.values())) > 1 and all(0.5 <= t <= 1.5 for t in by_group.values())
-    assert {e.seed for e in found.probe}.isdisjoint({e.seed for e in found.episodes})
+    assert {e.seed for e in found.probe_episodes}.isdisjoint({e.seed for e in found.episodes})
 
 
 class Wordings:
@@ -142,9 +151,9 @@ def test_replaced_tasks_are_probed_too_and_temperatures_go_by_task(collector):
     for iteration in range(4):
         found = play(made, Walker(), iteration)
         state = made.controllers.agpo.state
-        assert state.by_task.keys() == {episode.task for episode in found.probe}
-        assert {episode.task for episode in found.played} <= state.by_task.keys()
-        for episode in found.played:
+        assert state.by_task.keys() == {episode.task for episode in found.probe_episodes}
+        assert {episode.task for episode in found.sampled_episodes} <= state.by_task.keys()
+        for episode in found.sampled_episodes:
             assert episode.temperature == made.controllers.temperatures(1.0, [episode.task])[0]
 
 
