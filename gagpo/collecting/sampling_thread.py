@@ -96,7 +96,7 @@ class SamplingThread:
                     raise RuntimeError("the sampling thread ended without an error")
                 # What ``find`` did may be what the thread waits for: taking a group may drop episodes to sample again.
                 self._changed.notify_all()
-                # Woken by deliver and by the thread coming to rest; the tick is for a thread that was killed.
+                # Woken by deliver and by the thread coming to rest; the tick notices a thread that ended otherwise.
                 self._changed.wait(TICK)
 
     @contextmanager
