@@ -1,9 +1,9 @@
-"""From token rows and their credit to optimiser steps.
+"""From the episodes of an iteration to optimiser steps.
 
-1. ``batch`` makes rows from episodes, and mini-batches from rows; ``packing`` distributes them over ranks and lays
-   them out as micro-batches.
-2. ``forward`` computes log-probabilities (``logprobs``), values and the reference's log-probabilities.
-3. ``loss`` computes the objective of a micro-batch.
-4. ``update`` accumulates and clips gradients and takes or skips the step (``optimizer``, ``skipped_steps``).
-5. ``metrics`` gathers what is logged.
+1. ``learner`` computes the credit of the episodes, sets the learning rate, and bounds the update. ``policy`` loads what
+   it trains.
+2. ``batch`` divides rows into mini-batches; ``packing`` distributes them over ranks and lays them out as micro-batches.
+3. ``update`` reads the micro-batches with the networks (``gagpo.model.networks``), accumulates and clips gradients, and
+   takes or skips the step (``optimizer``, ``skipped_steps``); ``loss`` computes the loss of a micro-batch.
+4. ``metrics`` gathers what is logged.
 """

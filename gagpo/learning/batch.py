@@ -96,9 +96,10 @@ def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> I
 
     With fewer groups than parts, rows are split individually, into at most one part per row.
     """
-    number_R = np.asarray([row.group for row in rows])
-    groups = np.unique(number_R)
+    group_R = np.asarray([row.group for row in rows])
+    groups = np.unique(group_R)
     if len(groups) < count:
-        groups, number_R = np.arange(len(rows)), np.arange(len(rows))
+        groups = np.arange(len(rows))
+        group_R = groups
     for part in np.array_split(rng.permutation(groups), min(count, len(groups))):
-        yield [rows[place] for chosen in part for place in np.flatnonzero(number_R == chosen)]
+        yield [rows[place] for group in part for place in np.flatnonzero(group_R == group)]

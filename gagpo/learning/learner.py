@@ -174,7 +174,8 @@ class Learner:
 
     def _optimise(self, rows: Sequence[Row], credit: Credit, iteration: int) -> Metrics:
         """Take the optimiser steps."""
-        settings, controllers = self.settings, self.controllers
+        settings = self.settings
+        controllers = self.controllers
         scheduled = rate_scale(settings.optimizer, iteration, settings.training.iterations)
         for group, max_rate in zip(self.optimizer.param_groups, self.max_rates, strict=True):
             group["lr"] = controllers.rate(max_rate, scheduled, credit.stats["zero_groups"])

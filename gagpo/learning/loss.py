@@ -59,24 +59,26 @@ def with_columns(batch: MicroBatch, credit: Credit, old: OldLogprobs | None) -> 
 
     old: None where ratios start from the engine's log-probabilities.
     """
-    turn_K, token_K = batch.turn_K.numpy(), batch.token_K.numpy()
+    turn_K = batch.turn_K.numpy()
+    token_K = batch.token_K.numpy()
     by_token = credit.level == "token"
-    own_K = token_K if by_token else turn_K
+    credit_K = token_K if by_token else turn_K  # where a token's advantage stands
 
     def column(values: np.ndarray | None, place_K: np.ndarray) -> Tensor | None:
         return None if values is None else torch.as_tensor(values[place_K], dtype=torch.float32)
 
+    # Where a turn has one advantage, the critic's value is trained at the turn's first token alone.
     first_K = None
     if credit.value_K is not None and not by_token:
         first_K = torch.as_tensor(np.flatnonzero(token_K == first_tokens(credit.tokens_N)[turn_K]))
     old_logprob_K = None if old is None else column(old.logprob_K, token_K)
     return replace(
         batch,
-        advantage_K=column(credit.advantage, own_K),
+        advantage_K=column(credit.advantage, credit_K),
         old_logprob_K=batch.logprob_K if old_logprob_K is None else old_logprob_K,
         weight_K=None if old is None else column(old.weight_K, token_K),
         old_value_K=column(credit.value_K, token_K),
-        return_K=column(credit.target, own_K),
+        return_K=column(credit.target, credit_K),
         first_K=first_K,
     )
 
@@ -100,8 +102,9 @@ def micro_batch_loss(
     )
     if outputs.value_K is not None:
         assert algorithm.critic is not None
-        critics, more = _critic_loss(batch, outputs.value_K, algorithm.critic, normaliser)
-        loss, metrics = loss + algorithm.critic.coefficient * critics, metrics | more
+        critic_loss, critic_metrics = _critic_loss(batch, outputs.value_K, algorithm.critic, normaliser)
+        loss = loss + algorithm.critic.coefficient * critic_loss
+        metrics = metrics | critic_metrics
     return loss, metrics
 
 
@@ -109,24 +112,24 @@ def _critic_loss(
     batch: MicroBatch, value_K: Tensor, settings: CriticSettings, normaliser: Normaliser
 ) -> tuple[Tensor, Metrics]:
     """The value loss over tokens, or over turns if each has one value."""
-    old_K, return_K = batch.old_value_K, batch.return_K
-    assert old_K is not None
-    assert return_K is not None
+    assert batch.old_value_K is not None
+    assert batch.return_K is not None
+    columns = (value_K, batch.old_value_K, batch.return_K)
     if batch.first_K is None:
-        return value_loss(value_K, old_K, return_K, settings.clip, normaliser.tokens)
-    value_M, old_M, return_M = (x.index_select(0, batch.first_K) for x in (value_K, old_K, return_K))
+        return value_loss(*columns, settings.clip, normaliser.tokens)
+    value_M, old_M, return_M = (column_K.index_select(0, batch.first_K) for column_K in columns)
     return value_loss(value_M, old_M, return_M, settings.clip, normaliser.actions)
 
 
 def nonfinite_error(batch: MicroBatch, outputs: Outputs) -> NonFiniteLoss:
     """The error of a non-finite loss: names the first non-finite column and the turns."""
-    found = find_nonfinite(
+    column_and_rows = find_nonfinite(
         batch.layout,
         logprob=outputs.logprob_K,
         old_logprob=batch.old_logprob_K,
         advantage=batch.advantage_K,
         reference=outputs.reference_K,
     )
-    message, rows = found or ("the loss is not finite although its inputs are", [])
+    message, rows = column_and_rows or ("the loss is not finite although its inputs are", [])
     turns = {int(turn) for row in rows for turn in batch.turn_K[batch.layout.row_K == row].tolist()}
     return NonFiniteLoss(message, sorted(turns))

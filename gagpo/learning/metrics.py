@@ -40,13 +40,14 @@ class StepLog:
         """Means over the steps and micro-batches of all ranks; empty if no step was taken."""
         if not self.losses:
             return {}
-        losses, read = ranks.total(np.asarray(self.losses)), ranks.total(float(self.read))
+        losses = ranks.total(np.asarray(self.losses))  # the ranks' losses are parts of a sum
+        read = ranks.total(float(self.read))
         metrics = summary(_of_all(self.sums, ranks))
-        clipped = metrics.pop("clip", 0.0)  # soft gates do not clip
+        clip_fraction = metrics.pop("clip", 0.0)  # soft gates do not clip
         mismatch = summary(_of_all(self.mismatch, ranks))
         return {
             **metrics,
-            "clip_fraction": clipped,
+            "clip_fraction": clip_fraction,
             **{name: mismatch.get(name, 0.0) for name in MISMATCH},
             "loss": float(np.mean(losses)),
             "grad_norm": float(np.mean(self.norms)),
@@ -59,6 +60,6 @@ def _of_all(sums: Sequence[Metrics], ranks: Ranks) -> Sequence[Metrics]:
     """The sums of all ranks' micro-batches."""
     if ranks.alone:
         return sums
-    plain = [{name: float(value) for name, value in one.items()} for one in sums]
-    numbers = [one for of_rank in ranks.gathered(plain) for one in of_rank]
-    return [{name: torch.tensor(value, dtype=torch.float64) for name, value in one.items()} for one in numbers]
+    numbers = [{name: float(value) for name, value in metrics.items()} for metrics in sums]
+    gathered = [metrics for rank_metrics in ranks.gathered(numbers) for metrics in rank_metrics]
+    return [{name: torch.tensor(value, dtype=torch.float64) for name, value in metrics.items()} for metrics in gathered]

@@ -23,9 +23,16 @@ from gagpo.objectives import Layout
 from gagpo.settings import RunSettings
 
 SIZES = 256
-"""Numbers of flat tokens and predictions are rounded up to multiples of this."""
+"""Numbers of flat tokens and predictions are rounded up to multiples of this, where :attr:`Packing.rounded`.
+
+A batch of thousands of tokens grows by a few percent, and few different sizes remain to compile kernels for.
+"""
 REACH = 4
-"""Most attention keys of a tree, in multiples of :attr:`Packing.tokens`, to bound memory."""
+"""Largest number of attention keys of a tree, in multiples of :attr:`Packing.tokens`.
+
+A tree reads a shared prefix once, but attention gathers its keys for every row: without this limit many short rows on
+a long prefix would take far more memory than their tokens suggest.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,38 +68,44 @@ class Packing:
 
     def _cut_trees(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         part: list[Row] = []
-        read = reach = 0
+        read = 0
+        keys = 0
         for place in prefix_order([row.read_L for row in rows]):
             row = rows[place]
-            # A row adds the tokens that it does not share with the previous one.
-            own = row.length - common_prefix(part[-1].read_L, row.read_L) if part else row.length
-            if part and (read + own > self.tokens or reach + row.length > REACH * self.tokens):
+            # In this order a row shares most with the previous one, and adds the tokens that it does not share.
+            new_tokens = row.length - common_prefix(part[-1].read_L, row.read_L) if part else row.length
+            if part and (read + new_tokens > self.tokens or keys + row.length > REACH * self.tokens):
                 yield part
-                part, read, reach, own = [], 0, 0, row.length
+                part = []
+                read = 0
+                keys = 0
+                new_tokens = row.length
             part.append(row)
-            read, reach = read + own, reach + row.length
+            read += new_tokens
+            keys += row.length
         if part:
             yield part
 
-    def shares(self, rows: Sequence[Row], world_size: int) -> list[list[Row]]:
+    def units(self, rows: Sequence[Row], world_size: int) -> list[list[Row]]:
         """The units that are distributed over ranks: rows, or trees of a group's rows.
 
-        A tree larger than half a rank's share of all tokens is halved, along the sorted order.
+        A tree larger than half a rank's part of all tokens is halved along the sorted order, so that one large group
+        does not keep the other ranks waiting.
         """
         if not self.trees:
             return [[row] for row in rows]
         by_group = sorted(rows, key=lambda row: row.group)
         groups = [list(part) for _, part in itertools.groupby(by_group, key=lambda row: row.group)]
-        fair = sum(map(self.size, groups)) / (2 * world_size)
-        shares: list[list[Row]] = []
+        max_size = sum(map(self.size, groups)) / (2 * world_size)
+        units: list[list[Row]] = []
         while groups:
             group = groups.pop()
-            if len(group) == 1 or self.size(group) <= fair:
-                shares.append(group)
+            if len(group) == 1 or self.size(group) <= max_size:
+                units.append(group)
                 continue
             ordered = [group[place] for place in prefix_order([row.read_L for row in group])]
             groups += [ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]]
-        return shares
+        return units
 
     def size(self, rows: Sequence[Row]) -> int:
         """Number of tokens that these rows add to a forward pass."""
@@ -109,19 +122,25 @@ class Packing:
         target_K = np.concatenate([row.ids[row.place_K] for row in rows])
         temperature_K = np.repeat([row.temperature for row in rows], counts).astype(np.float32)
 
-        # One prediction for all rows of a tree with the same token at the same position.
+        # One prediction for all rows of a tree with the same token at the same position: the logits of a vocabulary
+        # are the largest tensors of a small model. Position and token are one integer key.
         of_K: np.ndarray | None = None
         if self.trees and (temperature_K == temperature_K[0]).all():
             _, first_U, of_K = np.unique(keep_K * 2**32 + target_K, return_index=True, return_inverse=True)
-            keep_K, target_K, temperature_K = keep_K[first_U], target_K[first_U], temperature_K[first_U]
+            keep_K = keep_K[first_U]
+            target_K = target_K[first_U]
+            temperature_K = temperature_K[first_U]
         if self.rounded:
             of_K = np.arange(len(keep_K)) if of_K is None else of_K
-            keep_K, target_K, temperature_K = (_rounded_up(x) for x in (keep_K, target_K, temperature_K))
+            keep_K = _rounded_up(keep_K)
+            target_K = _rounded_up(target_K)
+            temperature_K = _rounded_up(temperature_K)
 
         def as_long(values: np.ndarray | Sequence[np.ndarray]) -> Tensor:
             return torch.as_tensor(values if isinstance(values, np.ndarray) else np.concatenate(values)).long()
 
-        turn_K, row_K = as_long([row.turn_K for row in rows]), as_long(np.repeat(np.arange(len(rows)), counts))
+        turn_K = as_long([row.turn_K for row in rows])
+        row_K = as_long(np.repeat(np.arange(len(rows)), counts))
         logprob_K = torch.as_tensor(np.concatenate([row.logprob_K for row in rows]))
         return MicroBatch(
             ids_T=as_long(ids_T),
@@ -144,9 +163,10 @@ class Packing:
         paths = [branch.path_L for branch in branches]
         if not (self.trees or self.rounded):  # models without flat attention
             return ids_T, PackedRows([row.length for row in rows]), paths
-        read = len(ids_T)
-        ids_T = _rounded_up(ids_T) if self.rounded else ids_T
-        return ids_T, PackedTrees(branches, blank=len(ids_T) - read, rounded=self.rounded), paths
+        tokens = len(ids_T)
+        if self.rounded:
+            ids_T = _rounded_up(ids_T)
+        return ids_T, PackedTrees(branches, blank=len(ids_T) - tokens, rounded=self.rounded), paths
 
 
 def _rounded_up(values: np.ndarray) -> np.ndarray:
@@ -156,12 +176,13 @@ def _rounded_up(values: np.ndarray) -> np.ndarray:
 
 def packing_of(model: torch.nn.Module, settings: RunSettings) -> Packing:
     """The packing of a run: trees if the model has flat attention."""
-    training, flat = settings.training, is_flat(model)
+    training = settings.training
+    flat = is_flat(model)
     half_on_cpu = torch.device(settings.device).type == "cpu" and training.precision == "bfloat16"
-    return Packing(training.microbatch_tokens, flat, half_on_cpu and flat)
+    return Packing(training.microbatch_tokens, trees=flat, rounded=half_on_cpu and flat)
 
 
-# Distribution over ranks. Each knows all rows and computes the shares of all, without communication. ------------------
+# Distribution over ranks. Each has all rows and computes the parts of all ranks, without communication. ---------------
 
 
 def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[MicroBatch]:
@@ -170,25 +191,25 @@ def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[Mi
     All ranks gather sharded weights together and must make the same number of forward passes. Ranks with fewer
     micro-batches read padding, the shortest of ``rows``.
     """
-    cuts = [list(packing.cut(shard)) for shard in shard_rows(rows, packing, ranks.world_size)]
-    own = [packing.micro_batch(part) for part in cuts[ranks.rank]]
-    missing = max(map(len, cuts)) - len(own)
-    if not missing:
-        return own
-    padding = packing.micro_batch([min(rows, key=lambda row: row.length)])
-    return [*own, *[replace(padding, padding=True)] * missing]
+    parts_of_ranks = [list(packing.cut(shard)) for shard in shard_rows(rows, packing, ranks.world_size)]
+    batches = [packing.micro_batch(part) for part in parts_of_ranks[ranks.rank]]
+    missing = max(map(len, parts_of_ranks)) - len(batches)
+    if missing:
+        padding = packing.micro_batch([min(rows, key=lambda row: row.length)])
+        batches += [replace(padding, padding=True)] * missing
+    return batches
 
 
 def shard_rows(rows: Sequence[Row], packing: Packing, world_size: int) -> list[list[Row]]:
-    """The rows of each rank: :meth:`Packing.shares`, largest first, each to the rank with the fewest tokens so far."""
+    """The rows of each rank: :meth:`Packing.units`, largest first, each to the rank with the fewest tokens so far."""
     if world_size == 1:
         return [list(rows)]
     loads = [(0, rank) for rank in range(world_size)]
     shards: list[list[Row]] = [[] for _ in range(world_size)]
-    sized = [(packing.size(share), share) for share in packing.shares(rows, world_size)]
-    for size, share in sorted(sized, key=lambda one: -one[0]):
+    sized_units = [(packing.size(unit), unit) for unit in packing.units(rows, world_size)]
+    for size, unit in sorted(sized_units, key=lambda sized_unit: -sized_unit[0]):
         load, rank = heapq.heappop(loads)  # ties go to the lower rank
-        shards[rank] += share
+        shards[rank] += unit
         heapq.heappush(loads, (load + size, rank))
     return shards
 
@@ -206,11 +227,12 @@ def token_columns(
     Tokens that are not in any micro-batch are 0.
     """
     columns: list[np.ndarray] = []
-    for made in batches:
-        found = read(made.to(device))
-        columns = columns or [np.zeros(tokens) for _ in found]
-        if made.padding:
+    for batch in batches:
+        values = read(batch.to(device))
+        columns = columns or [np.zeros(tokens) for _ in values]
+        if batch.padding:
             continue
-        for column, values in zip(columns, found, strict=True):
-            column[made.token_K.numpy()] = values.double().cpu().numpy()
+        for column, value_K in zip(columns, values, strict=True):
+            column[batch.token_K.numpy()] = value_K.double().cpu().numpy()
+    # Each token is in one rank's micro-batches and 0 on the others, so the sum over ranks has all.
     return [ranks.total(column) for column in columns]

@@ -16,8 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from gagpo.model.flat.attention import head, hidden_states
 from gagpo.model.microbatch import MicroBatch
 
-CHUNK, GPU_CHUNK = 2**25, 2**27
-"""Logits in memory at a time, on a CPU and on a GPU; a batch with fewer is not cut, and not recomputed."""
+CHUNK = 2**25
+"""Logits in memory at a time on a CPU; a batch with fewer is not cut, and not recomputed."""
+GPU_CHUNK = 2**27
+"""The same on a GPU, which needs larger products to be busy."""
 
 Entropy = Literal["none", "value", "gradient", "squares"]
 
@@ -42,7 +44,8 @@ def token_logprobs(
     if len(hidden_UD) <= tokens:
         logprob_U, entropy_U = _of_chunk(model, hidden_UD, batch.target_U, batch.temperature_U, entropy)
         return batch.each(logprob_U), None if entropy_U is None else batch.each(entropy_U)
-    logprobs, entropies = [], []
+    logprobs = []
+    entropies = []
     for begin in range(0, len(hidden_UD), tokens):
         # With gradients, the backward pass recomputes the chunk's logits.
         part = slice(begin, begin + tokens)

@@ -92,7 +92,8 @@ class Networks:
 
     def outputs(self, batch: MicroBatch, entropy: Entropy = "value") -> Outputs:
         """All inputs of the loss, with gradients of the policy and the critic."""
-        critic, reference_K = self.critic, self._reference_logprobs(batch)
+        critic = self.critic
+        reference_K = self._reference_logprobs(batch)
 
         def policy() -> tuple[Tensor, Tensor | None, Tensor | None]:
             hidden_UD = hidden_of(self.policy, batch)

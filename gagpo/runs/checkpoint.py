@@ -19,10 +19,12 @@ from gagpo.distributed.errors import RankFailed, RankLost
 from gagpo.distributed.ranks import Ranks
 
 NAME = re.compile(r"iteration-(\d{6})")
-STATE, SAMPLED = "state.json", "sampled.npz"
+STATE = "state.json"
+SAMPLED = "sampled.npz"
 
-WEIGHTS, AVERAGE = "model", "average"
-"""The folders of a checkpoint that hold weights, each usable wherever a model is."""
+WEIGHTS = "model"
+AVERAGE = "average"
+"""The folders of a checkpoint that contain weights, each usable wherever a model is."""
 
 State = dict[str, Any]
 """The trainer's counters and controllers, as plain JSON values."""
@@ -180,6 +182,7 @@ class Saver(Background):
             ) from error
         if not self.ranks.first:
             return
+        # A folder with the final name is complete: a killed process leaves only a temporary one.
         if final.exists():
             durable.remove(final)
         temporary.rename(final)

@@ -58,8 +58,10 @@ def in_one_line() -> Iterator[None]:
         yield
     except ValidationError as error:
         first = error.errors()[0]
-        own = first.get("ctx", {}).get("error")  # complete errors of our validators
-        raise own if isinstance(own, InvalidArgument) else InvalidArgument(_complaint(first)) from None
+        validator_error = first.get("ctx", {}).get("error")  # a complete sentence of this package's validators
+        if isinstance(validator_error, InvalidArgument):
+            raise validator_error from None
+        raise InvalidArgument(_complaint(first)) from None
 
 
 def parse(text: str, name: str) -> object:
@@ -87,10 +89,10 @@ def key_path(location: tuple[int | str, ...]) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in written(location)).removeprefix(".")
 
 
-def shortened(value: object, most: int = 60) -> str:
-    """A value in at most ``most`` characters, for an error message."""
-    shown = repr(value)
-    return shown if len(shown) <= most else shown[: most - 3] + "..."
+def shortened(value: object, length: int = 60) -> str:
+    """A value in at most ``length`` characters, for an error message."""
+    text = repr(value)
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def _complaint(error: ErrorDetails) -> str:
@@ -100,5 +102,5 @@ def _complaint(error: ErrorDetails) -> str:
         return f"{where} is missing"
     if error["type"] == "unexpected_keyword_argument":
         return f"{where} is unknown"
-    wanted = in_words(error["msg"]).removeprefix("must be ")
-    return f"{where} must be {wanted}, got {shortened(error['input'])}"
+    requirement = in_words(error["msg"]).removeprefix("must be ")
+    return f"{where} must be {requirement}, got {shortened(error['input'])}"

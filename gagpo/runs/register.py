@@ -205,7 +205,8 @@ def of_environment(name: str, env: str) -> str:
 
 def environments_of(names: Iterable[str], metric: str = "success_rate") -> list[str]:
     """The environments that ``metric`` is logged for separately; none in a run of one."""
-    return [env for own, slash, env in (name.partition("/") for name in names) if slash and own == metric]
+    prefix = of_environment(metric, "")
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def find(name: str) -> Metric:
@@ -214,11 +215,13 @@ def find(name: str) -> Metric:
     A number at the end of the name (``engine_gap_0``) or an environment after a slash is not part of the registered
     name.
     """
-    own, slash, env = name.partition("/")
-    found = REGISTER.get(own) or REGISTER.get(re.sub(r"_\d+$", "", own))
-    if found is None or not slash:
-        return found or Metric(name)
-    return replace(found, name=name, shown=TABLE, caption=f"{found.caption}, {env}")
+    registered_name, _, env = name.partition("/")
+    metric = REGISTER.get(registered_name) or REGISTER.get(re.sub(r"_\d+$", "", registered_name))
+    if metric is None:
+        return Metric(name)
+    if env:
+        return replace(metric, name=name, shown=TABLE, caption=f"{metric.caption}, {env}")
+    return metric
 
 
 def shown_in(place: Display) -> list[Metric]:

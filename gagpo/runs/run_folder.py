@@ -31,7 +31,9 @@ COMMIT = "model_commit"
 """Key in ``versions.json`` of the commit of a hub model."""
 
 PARTS = ("evals", "episodes", "checkpoints")
-BEST, AVERAGED, AFTER = "best", "average", "after"
+BEST = "best"
+AVERAGED = "average"
+AFTER = "after"
 _AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best|average)")
 
 CHANGEABLE = (
@@ -67,7 +69,7 @@ class RunFolder:
     def new(cls, path: Path, settings: RunSettings) -> RunFolder:
         """A new run; SettingsError when ``path`` holds a run or other files."""
         _require_no_run(path)
-        if path.is_dir() and not all(_left_by_start(one) for one in path.iterdir()):
+        if path.is_dir() and not all(_left_by_start(file) for file in path.iterdir()):
             raise SettingsError(f"{path} is a folder with other files; choose another name with name=...")
         return cls(path, settings)
 
@@ -117,8 +119,8 @@ class RunFolder:
     def commit(self) -> str | None:
         """The commit of the hub model that the run began with; None for other models."""
         if self._commit is None and not self.is_new:
-            found = self.versions().get(COMMIT)
-            self._commit = found if isinstance(found, str) else None
+            commit = self.versions().get(COMMIT)
+            self._commit = commit if isinstance(commit, str) else None
         return self._commit
 
     def pin(self, commit: str | None) -> None:
@@ -213,16 +215,17 @@ class RunFolder:
         Damaged lines move to ``metrics.damaged.jsonl``, with a warning.
         """
         self._set_damaged_aside()
-        kept = [row for row in self.metrics() if row["iteration"] <= iteration]
-        durable.write_text(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+        rows = [row for row in self.metrics() if row["iteration"] <= iteration]
+        durable.write_text(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         for path in (self.path / "evals").glob("iteration-*.json"):
             number = path.name.split("-")[1]
             if number.isdecimal() and int(number) > iteration:
                 path.unlink()
-        return kept
+        return rows
 
     def _set_damaged_aside(self) -> None:
-        path, aside = self.path / "metrics.jsonl", self.path / "metrics.damaged.jsonl"
+        path = self.path / "metrics.jsonl"
+        aside = self.path / "metrics.damaged.jsonl"
         lines = read_bytes(path).decode("utf-8", errors="replace").split("\n") if path.exists() else []
         damaged = [line for line in lines if line.strip() and metric_row(line) is None]
         for line in damaged:
@@ -279,13 +282,13 @@ def named(run: Path) -> tuple[Path, str | None]:
 
 def versions() -> dict[str, str]:
     """Versions of everything that may affect results."""
-    found = {"python": platform.python_version(), "machine": platform.machine(), "cores": str(os.cpu_count())}
+    by_name = {"python": platform.python_version(), "machine": platform.machine(), "cores": str(os.cpu_count())}
     for name in VERSIONED:
         try:
-            found[name] = metadata.version(name)
+            by_name[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return {**found, **_commit()}
+    return {**by_name, **_commit()}
 
 
 def _commit() -> dict[str, str]:

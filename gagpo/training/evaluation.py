@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from gagpo.agents.engines.sync import weights_synced
+from gagpo.agents.setup import tasks_of
 from gagpo.base.memory import release_freed
 from gagpo.collecting.collector import Collector
 from gagpo.controllers.average import AveragedWeights
-from gagpo.envs import TaskSet
+from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool
-from gagpo.eval.evaluate import require_played
+from gagpo.eval.evaluate import choose_panel, require_played
 from gagpo.learning.learner import Learner
 from gagpo.settings import RunEnvironment, RunSettings
 from gagpo.training.recorder import Recorder
@@ -19,6 +21,15 @@ from gagpo.training.time_left import TimeLeft
 
 Panels = dict[str, tuple[RunEnvironment, TaskSet]]
 """The environment and the tasks of each panel, by its name."""
+
+
+def panels_of(settings: RunSettings, environments: Mapping[str, TextEnv]) -> Panels:
+    """The panels of all environments. environments: one of each, by name."""
+    return {
+        panel_name: (env, choose_panel(tasks_of(environments[env.name], split), env.evaluation.tasks))
+        for env in settings.all_environments
+        for panel_name, split in env.panels.items()
+    }
 
 
 class Evaluator:

@@ -23,7 +23,8 @@ _OF_UPDATE = {
 """Parts of the line for metrics that an update may have."""
 
 
-LONGEST = 240  # columns of a line outside a terminal
+MAX_WIDTH = 240
+"""Columns of a line outside a terminal."""
 
 
 def fitted(parts: Sequence[str], width: int) -> str:
@@ -42,10 +43,10 @@ def fitted(parts: Sequence[str], width: int) -> str:
 
 @dataclass(frozen=True)
 class IterationFinished:
-    """An iteration has been collected, trained on and logged. left: estimated seconds to the end of the run."""
+    """An iteration has been collected, trained on and logged. seconds_left: to the end of the run, estimated."""
 
     metrics: Metrics
-    left: float = 0.0
+    seconds_left: float = 0.0
 
     def __str__(self) -> str:
         m = self.metrics
@@ -54,18 +55,18 @@ class IterationFinished:
             f"turns {m['mean_turns']:4.1f}",
             f"invalid {100 * m['invalid_rate']:4.1f} %",
         ]
-        if self.left:
-            parts.append(f"{duration(self.left)} left")
+        if self.seconds_left:
+            parts.append(f"{duration(self.seconds_left)} left")
         if m.get("updates") == 0:
             parts.append("nothing to learn from")
-        parts += [form.format(m[name]).replace("%", " %") for name, form in _OF_UPDATE.items() if name in m]
+        parts += [text.format(m[name]).replace("%", " %") for name, text in _OF_UPDATE.items() if name in m]
         parts += [
             f"{m['tokens_per_second']:.0f} tok/s",
             f"env {m['seconds_env']:.1f} s",
             f"gen {m['seconds_generate']:.1f} s",
             f"train {m['seconds_train']:.1f} s",
         ]
-        line = fitted(parts, text_width(most=LONGEST))
+        line = fitted(parts, text_width(most=MAX_WIDTH))
         envs = [f"{env} {100 * m[of_environment('success_rate', env)]:.1f} %" for env in environments_of(m)]
         indent = " " * 6
         return "\n".join(

@@ -47,17 +47,17 @@ def export(source: str, out: Path, adapter: bool = False, trust_remote_code: boo
     from gagpo.model.loading import load_model, load_tokenizer, save
     from gagpo.runs import keeping
 
-    saved = keeping.find_checkpoint(run, which, settings.training)
-    if adapter and not adapters.is_adapter(Path(saved.model)):
+    checkpoint = keeping.find_checkpoint(run, which, settings.training)
+    if adapter and not adapters.is_adapter(Path(checkpoint.model)):
         raise SettingsError(f"run {run} trains all weights and has no adapter; export it without --adapter")
-    card = model_card(run, saved, adapter)
+    card = model_card(run, checkpoint, adapter)
     with durable.replacing_folder(out) as folder:
         if adapter:
-            shutil.copytree(saved.model, folder, dirs_exist_ok=True)
+            shutil.copytree(checkpoint.model, folder, dirs_exist_ok=True)
             _name_base_absolutely(folder / adapters.CONFIG)
         else:
-            model = load_model(saved.model, trust_remote_code=trust_remote_code)
-            save(model, load_tokenizer(saved.model, trust_remote_code=trust_remote_code), folder)
+            model = load_model(checkpoint.model, trust_remote_code=trust_remote_code)
+            save(model, load_tokenizer(checkpoint.model, trust_remote_code=trust_remote_code), folder)
         (folder / CARD).write_text(card, encoding="utf-8")
     return out
 
@@ -76,19 +76,19 @@ def _name_base_absolutely(config: Path) -> None:
 # Model card -----------------------------------------------------------------------------------------------------------
 
 
-def model_card(run: Path, saved: Checkpoint, adapter: bool = False) -> str:
+def model_card(run: Path, checkpoint: Checkpoint, adapter: bool = False) -> str:
     """Markdown: results before training and of this checkpoint, settings, versions."""
     folder = RunFolder.open(run)
     settings = folder.stored_settings()
-    envs = ", ".join(f"`{one.environment.id}` (split `{one.environment.split}`)" for one in settings.all_environments)
+    envs = ", ".join(f"`{env.environment.id}` (split `{env.environment.split}`)" for env in settings.all_environments)
     algorithm = Run(run, (), 0, ()).algorithm or "an algorithm of its own"
     versions = {name: value for name, value in folder.versions().items() if name not in ("machine", "cores")}
     parts = [
-        f"# {settings.name}, {_weights(saved.iteration, saved.averaged)}",
-        f"Trained from `{settings.model}` on {envs} with {algorithm}, {saved.iteration} iterations. "
+        f"# {settings.name}, {_weights(checkpoint.iteration, checkpoint.averaged)}",
+        f"Trained from `{settings.model}` on {envs} with {algorithm}, {checkpoint.iteration} iterations. "
         + ("An adapter in peft's format." if adapter else "Weights in float32."),
         "## Results",
-        _results(run, saved),
+        _results(run, checkpoint),
         f"## Settings\n```yaml\n{(run / 'config.yaml').read_text(encoding='utf-8').strip()}\n```",
         "## Versions\n" + ", ".join(f"{name} {version}" for name, version in versions.items()),
     ]
@@ -99,20 +99,28 @@ def _weights(iteration: int, averaged: bool) -> str:
     return f"iteration {iteration}{', the average of the weights' if averaged else ''}"
 
 
-def _results(run: Path, saved: Checkpoint) -> str:
+def _results(run: Path, checkpoint: Checkpoint) -> str:
     """A table of the evaluations before training and of the checkpoint's weights."""
     evaluated = (run / "metrics.jsonl").exists() or any((run / "evals").glob("*.json"))
     header = ["when", "environment", "split", "hash", "tasks", "tries", "temperature", "success %, 95 % interval"]
     rows = []
-    for one in load_run(run).evaluations if evaluated else ():
-        panel, of_average = one.result.panel, one.stage == AVERAGED
-        measured = bool(one.stage) and one.iteration == saved.iteration and of_average == saved.averaged
-        if one.iteration == 0 or measured:
+    for evaluation in load_run(run).evaluations if evaluated else ():
+        result = evaluation.result
+        panel = result.panel
+        of_average = evaluation.stage == AVERAGED
+        of_checkpoint = evaluation.iteration == checkpoint.iteration and of_average == checkpoint.averaged
+        if evaluation.iteration == 0 or (evaluation.stage and of_checkpoint):
+            when = _weights(checkpoint.iteration, of_average) if evaluation.iteration else "before training"
             rows.append(
                 [
-                    _weights(saved.iteration, of_average) if one.iteration else "before training",
-                    *(panel.environment, panel.split, f"`{panel.split_hash}`", str(panel.tasks), str(panel.tries)),
-                    *(str(one.result.temperature), with_interval(one.result.success)),
+                    when,
+                    panel.environment,
+                    panel.split,
+                    f"`{panel.split_hash}`",
+                    str(panel.tasks),
+                    str(panel.tries),
+                    str(result.temperature),
+                    with_interval(result.success),
                 ]
             )
     return "\n".join(Table(header, rows).markdown()) if rows else "This checkpoint has not been evaluated."

@@ -61,12 +61,13 @@ def open_run(
     from gagpo.distributed.environment import started_as_rank
 
     if resume:
-        ours = [override for override in overrides if override.startswith(("processes=", "ranks."))]
-        settings = load(RunFolder.open(resume).path / "config.yaml", ours)
+        # Only these decide how the run starts; the others are checked and stored when it is resumed.
+        rank_overrides = [override for override in overrides if override.startswith(("processes=", "ranks."))]
+        settings = load(RunFolder.open(resume).path / "config.yaml", rank_overrides)
     else:
         settings = with_derived(load(config or "", overrides))
 
-    def folder() -> RunFolder:
+    def make_folder() -> RunFolder:
         return resume_run(resume, overrides) if resume else new_run(config or "", overrides, runs, auto)
 
     machine.require_machine(settings)
@@ -74,29 +75,36 @@ def open_run(
         from gagpo.collecting.distributed_rollout import require_fitting
 
         require_fitting(settings, settings.processes)
-        found = folder()
-        given = {"--auto": auto, "--quiet": quiet, "--json": as_json}
-        flags = ["--runs", str(runs), *(option for option, wanted in given.items() if wanted)]
-        which = ["--resume", str(resume)] if resume else [str(config)]
-        launch.run(settings.processes, ["train", *which, *overrides, *flags])
-        yield RunFolder.open(found.path), None
+        folder = make_folder()
+        options = {"--auto": auto, "--quiet": quiet, "--json": as_json}
+        flags = ["--runs", str(runs), *(option for option, is_set in options.items() if is_set)]
+        run_argument = ["--resume", str(resume)] if resume else [str(config)]
+        launch.run(settings.processes, ["train", *run_argument, *overrides, *flags])
+        yield RunFolder.open(folder.path), None
         return
-    alone = None if started_as_rank() else folder()  # before torch is imported
+    # A process that trains alone reads the settings before torch is imported, which takes seconds.
+    single_folder = None if started_as_rank() else make_folder()
     from gagpo.distributed.ranks import joined
 
     with joined(deadline=settings.ranks.deadline) as ranks:
-        if alone is not None:
-            yield alone, ranks
+        if single_folder is not None:
+            yield single_folder, ranks
             return
-        mine: RunFolder | None = None
+        # The first rank makes the folder and tells the others its path: `--auto` may add a number to the name.
+        first_rank_folder: RunFolder | None = None
 
-        def made() -> str:
-            nonlocal mine
-            mine = folder()
-            return str(mine.path)
+        def make_and_name() -> str:
+            nonlocal first_rank_folder
+            first_rank_folder = make_folder()
+            return str(first_rank_folder.path)
 
-        path = Path(ranks.of_first(made))
-        yield mine or (RunFolder.open(path) if resume else RunFolder(path, settings)), ranks
+        path = Path(ranks.of_first(make_and_name))
+        if first_rank_folder is not None:
+            yield first_rank_folder, ranks
+        elif resume:
+            yield RunFolder.open(path), ranks
+        else:
+            yield RunFolder(path, settings), ranks
 
 
 def new_run(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool = False) -> RunFolder:
@@ -107,14 +115,15 @@ def new_run(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool
     settings = with_derived(load(config, overrides))
     require_model(settings)
     path = runs / settings.name
-    number, place = 1, path
-    while auto and (place / "config.yaml").exists():
-        folder = RunFolder.open(place)
+    number = 1
+    numbered_path = path
+    while auto and (numbered_path / "config.yaml").exists():
+        folder = RunFolder.open(numbered_path)
         if folder.settings == settings and not folder.finished:
             return folder
         number += 1
-        place = path.with_name(f"{path.name}-{number}")
-    return RunFolder.new(place, settings)
+        numbered_path = path.with_name(f"{path.name}-{number}")
+    return RunFolder.new(numbered_path, settings)
 
 
 def resume_run(path: Path, overrides: Sequence[str] = ()) -> RunFolder:
@@ -128,7 +137,7 @@ def resume_run(path: Path, overrides: Sequence[str] = ()) -> RunFolder:
 
 def require_model(settings: RunSettings) -> None:
     """Raise SettingsError if the model does not exist or SFT has yet to make it."""
-    made = settings.sft is not None and not settings.model.startswith("starter:")
-    if made and not Path(settings.model).exists():
+    made_by_sft = settings.sft is not None and not settings.model.startswith("starter:")
+    if made_by_sft and not Path(settings.model).exists():
         raise SettingsError(f"there is no model folder {settings.model}; make it with `gagpo sft CONFIG`")
     machine.require_model(settings.model)

@@ -44,7 +44,9 @@ class Recorder:
         report: Report | None,
         ranks: Ranks,
     ):
-        self.folder, self.settings, self.ranks = folder, settings, ranks
+        self.folder = folder
+        self.settings = settings
+        self.ranks = ranks
         self.rows: list[Metrics] = []
         self._checkpoints = folder.path / "checkpoints"
         self._decode = lambda ids: str(tokenizer.decode(ids))
@@ -69,29 +71,30 @@ class Recorder:
         if self._report and self.ranks.first:
             self._report(event)
 
-    def iteration(self, metrics: Metrics, played: Sequence[Episode], left: float) -> None:
+    def iteration(self, metrics: Metrics, episodes: Sequence[Episode], seconds_left: float) -> None:
         """Record an iteration; raises the error of a checkpoint that failed in the background.
 
-        left: estimated seconds to the end of the run.
+        seconds_left: to the end of the run, estimated.
         """
         if self.ranks.first:
-            number, every = int(metrics["iteration"]), self.settings.training.keep_episodes
+            number = int(metrics["iteration"])
+            every = self.settings.training.keep_episodes
             if every and (number == 1 or number % every == 0):
-                self.folder.save_episodes(f"train-{number:04d}", played, decode=self._decode)
+                self.folder.save_episodes(f"train-{number:04d}", episodes, decode=self._decode)
             self.folder.log(metrics)
             self.rows.append(metrics)
             self._trackers.log(metrics, number)
-            self.report(IterationFinished(metrics, left))
+            self.report(IterationFinished(metrics, seconds_left))
             self._report_health()
         self.saver.check()
 
     def _report_health(self) -> None:
         """Report when the run looks as if it cannot learn, and when the reason changes."""
         line = health_line(self.rows)
-        kind = re.sub(r"\d+", "", line)  # the same words with other numbers are not repeated
-        if kind and kind != self._health:
+        words = re.sub(r"\d+", "", line)  # the same words with other numbers are not repeated
+        if words and words != self._health:
             self.report(WarningIssued(line))
-        self._health = kind
+        self._health = words
 
     def save_nonfinite_episodes(self, iteration: int, episodes: Sequence[Episode], turns: Sequence[int]) -> Path:
         """Write the episodes whose turns made a loss of ``iteration`` non-finite, with tokens; returns the file.
@@ -125,7 +128,11 @@ class Recorder:
         self.ranks.of_first(lambda: disk_space.require_room_for_run(self._checkpoints, entries, training))
 
     def save(self, iteration: int, entries: Sequence[Entry]) -> None:
-        """Begin to write a checkpoint when the one before is written; all ranks together."""
+        """Begin to write a checkpoint when the one before is written; all ranks together.
+
+        The writer's thread goes on while the next iteration runs; its errors are raised by :meth:`iteration`, the next
+        :meth:`save` or the end of :meth:`recording`.
+        """
         self.saver.wait()
         self.ranks.of_first(lambda: disk_space.require_room(self._checkpoints, entries))
         training = self.settings.training

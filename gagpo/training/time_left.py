@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from statistics import median
 
 from gagpo.settings import RunSettings
@@ -19,7 +19,8 @@ class TimeLeft:
     """
 
     def __init__(self, settings: RunSettings):
-        self._training, self._evaluation = settings.training, settings.evaluation
+        self._training = settings.training
+        self._evaluation = settings.evaluation
         self._iterations: deque[float] = deque(maxlen=RECENT)
         self._turns: deque[int] = deque(maxlen=RECENT)
         self._evaluations: deque[float] = deque(maxlen=RECENT)
@@ -35,15 +36,17 @@ class TimeLeft:
 
     def seconds(self, iteration: int, turns_total: int) -> float:
         """Seconds from the end of ``iteration`` to the end of the run; 0 before any was counted."""
-        training, every = self._training, self._evaluation.every
+        training = self._training
         last = training.iterations
-        if training.turns is not None and (usual := _middle(self._turns)):
-            last = min(last, iteration + max(0, math.ceil((training.turns - turns_total) / usual)))
-        evaluations = sum(number % every == 0 for number in range(iteration, last)) if every else 0
-        evaluations += 1 + training.measures_average
-        return (last - iteration) * _middle(self._iterations) + evaluations * _middle(self._evaluations)
+        turns_per_iteration = _median(self._turns)
+        if training.turns is not None and turns_per_iteration:
+            iterations_left = math.ceil((training.turns - turns_total) / turns_per_iteration)
+            last = min(last, iteration + max(0, iterations_left))
+        evaluations = 1 + training.measures_average  # after training
+        if self._evaluation.every:
+            evaluations += sum(number % self._evaluation.every == 0 for number in range(iteration, last))
+        return (last - iteration) * _median(self._iterations) + evaluations * _median(self._evaluations)
 
 
-def _middle(values: Iterable[float]) -> float:
-    found = list(values)
-    return median(found) if found else 0.0
+def _median(values: Sequence[float]) -> float:
+    return median(values) if values else 0.0

@@ -20,7 +20,6 @@ from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import sampled_from
 from gagpo.envs.pool import Pool
-from gagpo.eval.evaluate import choose_panel
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
 from gagpo.learning.learner import Learner
@@ -36,7 +35,7 @@ from gagpo.runs.run_folder import RunFolder, enough
 from gagpo.training.annotations import annotate
 from gagpo.training.counters import Counters
 from gagpo.training.empty_batch import require_turns
-from gagpo.training.evaluation import Evaluator
+from gagpo.training.evaluation import Evaluator, panels_of
 from gagpo.training.events import Report, WarningIssued
 from gagpo.training.metrics import iteration_metrics
 from gagpo.training.recorder import Recorder
@@ -72,11 +71,7 @@ class Trainer:
             env.name: make_env(env.environment.id, env.environment.kwargs) for env in settings.all_environments
         }
         tasks = {env.name: tasks_of(environments[env.name], env.environment.split) for env in settings.all_environments}
-        panels = {
-            name: (env, choose_panel(tasks_of(environments[env.name], split), env.evaluation.tasks))
-            for env in settings.all_environments
-            for name, split in env.panels.items()
-        }
+        panels = panels_of(settings, environments)
         controllers = Controllers(
             settings.algorithm.controllers, settings.training.trust_region, settings.optimizer.by_groups
         )

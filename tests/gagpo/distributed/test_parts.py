@@ -36,7 +36,7 @@ def test_rows_are_dealt_out_by_the_tokens_that_are_read(lengths, count, trees):
     parts = shard_rows(rows, packing, count)
     assert sorted(int(one.turn_K[0]) for part in parts for one in part) == list(range(len(rows)))
     loads = [packing.size(part) if part else 0 for part in parts]
-    largest = max(map(packing.size, packing.shares(rows, count)))
+    largest = max(map(packing.size, packing.units(rows, count)))
     met_again = sum(min(7, length) for length in lengths) if trees else 0  # by the parts of a tree that was halved
     assert max(loads) - min(loads) <= largest + met_again
 
