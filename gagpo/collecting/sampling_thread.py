@@ -165,7 +165,7 @@ class SamplingThread:
                 claim_device(device)
             rolling = self.buffer.settings.rollout
             agent, sink = VersionedAgent(self.agent, self), GroupSink(self.buffer)
-            source = LockstepSource(self, sink) if rolling.lockstep else StreamSource(self, sink)
+            source = BatchSource(self, sink) if rolling.lockstep else StreamSource(self, sink)
             loop = RolloutLoop(agent, self.pool, source, sink, rolling.concurrency, self.clock)
             loop.run(rolling.lockstep)
         except SamplingStopped:
@@ -233,7 +233,7 @@ class GroupSink:
             self.buffer.changed.notify_all()  # the trainer may wait for this group
 
 
-class LockstepSource:
+class BatchSource:
     """Jobs of one batch after another, each with the weights of its version (``rollout.lockstep``)."""
 
     withholding = False  # new weights and the trainer wait for the end of the batch
