@@ -113,11 +113,14 @@ class AheadCollector:
 
     def _time_spent(self, thread: SamplingThread) -> Clock:
         """The time since the last collection, and the parts that the thread has spent on episodes."""
-        clock, last_clock = replace(thread.clock), self._last_clock
-        now, last = time.perf_counter(), self._collected_at
-        self._last_clock, self._collected_at = clock, now
-        environment = clock.environment - last_clock.environment
-        return Clock(environment, clock.generation - last_clock.generation, now - last)
+        now = time.perf_counter()
+        clock = replace(thread.clock)  # a copy, because the thread goes on
+        environment = clock.environment - self._last_clock.environment
+        generation = clock.generation - self._last_clock.generation
+        spent = Clock(environment, generation, now - self._collected_at)
+        self._last_clock = clock
+        self._collected_at = now
+        return spent
 
     @contextmanager
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:

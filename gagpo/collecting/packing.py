@@ -55,7 +55,9 @@ def packed(episodes: Sequence[Episode], header: dict[str, Any]) -> bytes:
 def unpacked(data: bytes) -> tuple[list[Episode], dict[str, Any]]:
     """The arguments of :func:`packed`."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        text, ids, logprobs = file["text"].tobytes(), file["ids"], file["logprobs"]
+        text = file["text"].tobytes()
+        ids = file["ids"]
+        logprobs = file["logprobs"]
     header, records = json.loads(text)
     episodes = []
     ids_start = 0

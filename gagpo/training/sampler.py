@@ -78,7 +78,9 @@ class Sampler:
         self, pool: Pool, env: RunEnvironment, panel: TaskSet, model: str, quiet: bool
     ) -> tuple[EvalResult, list[Episode]]:
         """Evaluate on a panel of one environment. model: the name in the result."""
-        settings, measured, environment = self.settings, env.evaluation, env.environment
+        settings = self.settings
+        evaluation = env.evaluation
+        environment = env.environment
         return evaluate(
             self._evaluation_agents[env.name],
             pool.pools[env.name] if isinstance(pool, MixedPool) else pool,
@@ -86,8 +88,8 @@ class Sampler:
             environment=environment.id,
             kwargs=self.environments[env.name].material(environment.kwargs),
             model=model,
-            temperature=measured.temperature,
-            tries=measured.tries,
+            temperature=evaluation.temperature,
+            tries=evaluation.tries,
             concurrency=settings.rollout.concurrency,
             lockstep=settings.rollout.lockstep,
             quiet=quiet,
