@@ -33,7 +33,7 @@ class Agent(Protocol):
         """One turn per state, without its observation; None where the context is full and the episode must end."""
 
     def forget(self, slot: int) -> None:
-        """Drop what is kept for the episode in ``slot``, which is over or restarts."""
+        """Drop the state of the episode in ``slot``, which has ended or restarts."""
 
 
 @runtime_checkable
@@ -71,10 +71,10 @@ class LanguageAgent:
         self.sampling = sampling
         self.formats = dict(formats or {})
         self._default = ChatFormat(context, sampling.max_tokens)
-        for one in (context, *(chat.context for chat in self.formats.values())):
-            require_stop(engine, one.stop)
-        self._asked: dict[int, GenerationRequest] = {}  # by slot: its last request
-        self._rejected: dict[int, Turn] = {}  # by slot: requests that no engine answers, for the next ``collect``
+        for each_context in (context, *(chat.context for chat in self.formats.values())):
+            require_stop(engine, each_context.stop)
+        self._prompts: dict[int, GenerationRequest] = {}  # by slot: the last one
+        self._rejections: dict[int, Turn] = {}  # by slot: requests that no engine answers, for the next ``collect``
 
     @property
     def conditions(self) -> dict[str, JsonValue]:
@@ -100,14 +100,15 @@ class LanguageAgent:
         sampled = [request for request in requests if isinstance(request, Request)]
         for state, request in zip(states, requests, strict=True):
             if isinstance(request, Turn):
-                self._rejected[state.slot] = request
+                self._rejections[state.slot] = request
         self.engine.submit(sampled, self.sampling)
         return [state.slot for state, request in zip(states, requests, strict=True) if request is None]
 
     def collect(self, timeout: float | None) -> list[tuple[int, Turn]]:
-        rejected, self._rejected = list(self._rejected.items()), {}
-        if rejected:
-            return rejected  # without waiting for the engine, which may have nothing to do
+        if self._rejections:
+            rejections = list(self._rejections.items())
+            self._rejections = {}
+            return rejections  # without waiting for the engine, which may have nothing to do
         finished = self.engine.collect(timeout)
         return [(request.session, self._turn(request, response)) for request, response in finished]
 
@@ -120,7 +121,7 @@ class LanguageAgent:
         prompting = chat.context.ask(turns, state.observation, state.info)
         if isinstance(prompting, RejectedRequest):
             return Turn.rejection(Completion(rejected=prompting.reason, status=prompting.status).action)
-        self._asked[state.slot] = prompting
+        self._prompts[state.slot] = prompting
         max_tokens = min(chat.max_tokens, prompting.max_tokens or chat.max_tokens)
         if len(prompting.prompt_ids) + max_tokens > self.engine.max_length:
             return None
@@ -133,15 +134,15 @@ class LanguageAgent:
         return Request(state.slot, prompting.prompt_ids, seed, state.episode.temperature, limit, stop)
 
     def _turn(self, request: Request, response: Response) -> Turn:
-        return self._asked[request.session].read(response)
+        return self._prompts[request.session].read(response)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens, with special tokens visible."""
         return str(self.context.tokenizer.decode(ids))
 
     def forget(self, slot: int) -> None:
-        self._asked.pop(slot, None)
-        self._rejected.pop(slot, None)
+        self._prompts.pop(slot, None)
+        self._rejections.pop(slot, None)
         self.engine.release(slot)
 
 
@@ -207,8 +208,8 @@ class ExpertAgent:
         pass
 
 
-def slip(meant: str, other: str, rng: np.random.Generator) -> str:
-    """A random number of the first words of ``meant``, then those of ``other``."""
-    words = meant.split(" ")
-    kept = int(rng.integers(1, len(words))) if len(words) > 1 else 0
-    return " ".join([*words[:kept], *other.split(" ")[kept:]])
+def slip(expert: str, action: str, rng: np.random.Generator) -> str:
+    """A random number of the first words of the ``expert``'s action, then those of ``action``."""
+    words = expert.split(" ")
+    num_words = int(rng.integers(1, len(words))) if len(words) > 1 else 0
+    return " ".join([*words[:num_words], *action.split(" ")[num_words:]])

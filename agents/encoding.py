@@ -71,7 +71,9 @@ class TextEncoder:
         ids = self._encoded.get(text)
         if ids is None:
             ids = np.asarray(self.tokenizer.encode(text, add_special_tokens=False), np.int32)
-            if len(self._encoded) < _MAX_CACHED and len(text) < 2000:  # environments often repeat short texts
+            if len(text) < 2000:  # environments often repeat short texts
+                if len(self._encoded) >= _MAX_CACHED:
+                    self._encoded.clear()  # a run that sees new texts for hours keeps the recent ones
                 self._encoded[text] = ids
         return ids
 

@@ -1,4 +1,4 @@
-"""Rollouts: one agent plays many episodes at once over a pool of environments."""
+"""Rollouts: one agent runs many episodes at once over a pool of environments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol
 
 from gagpo.agents.agent import Agent, AsyncAgent, EpisodeState
 from gagpo.data.episodes import Episode, Turn
@@ -18,7 +19,7 @@ POLL_SECONDS = 0.005  # wait for the agent before the pool is checked again
 
 @dataclass(frozen=True)
 class Job:
-    """One episode to play. Jobs of a group share task and environment seed.
+    """One episode to run. Jobs of a group share task and environment seed.
 
     sample: number of the episode within the group.
     seed: of the agent's choices.
@@ -62,12 +63,70 @@ def group_jobs(
     """
     jobs = []
     for group, task in enumerate(tasks):
-        shared = derive_seed(seed, label, group, task) % 2**31
+        environment_seed = derive_seed(seed, label, group, task) % 2**31
         temperature = None if temperatures is None else float(temperatures[group])
-        for sample in range(samples if isinstance(samples, int) else samples[group]):
-            own = derive_seed(seed, label, group, task, sample)
-            jobs.append(Job(task, group, sample, own, shared, temperature))
+        size = samples if isinstance(samples, int) else samples[group]
+        for sample in range(size):
+            agent_seed = derive_seed(seed, label, group, task, sample)
+            jobs.append(Job(task, group, sample, agent_seed, environment_seed, temperature))
     return jobs
+
+
+class JobSource(Protocol):
+    """Where the episodes of a rollout come from: a fixed list, or the open groups of ``rollout.ahead``."""
+
+    def prepare(self, loop: RolloutLoop) -> None:
+        """Called before every round of starting jobs; may wait for jobs, and raise to end the rollout."""
+
+    def next_job(self) -> tuple[int, Job] | None:
+        """The slot and the job of the next episode to start; None if none can start at the moment."""
+
+    @property
+    def withholding(self) -> bool:
+        """Whether ready episodes must wait, because somebody else needs the engine."""
+
+    def wait_limit(self) -> float | None:
+        """Most seconds of one wait for the environments, None for no limit; may raise to end the rollout."""
+
+
+class EpisodeSink(Protocol):
+    """Where the finished episodes of a rollout go."""
+
+    def deliver(self, slot: int, episode: Episode) -> None:
+        """Take the finished episode of ``slot``."""
+
+
+class JobList:
+    """Source and sink of a fixed list of jobs; the slot of a job is its index.
+
+    on_finish: called with every episode as it ends.
+    """
+
+    withholding = False
+
+    def __init__(self, jobs: Sequence[Job], on_finish: Callable[[Episode], None] | None = None):
+        self._pending = iter(enumerate(jobs))
+        self._on_finish = on_finish
+        self._episodes: dict[int, Episode] = {}  # by slot
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """The finished episodes, in the order of the jobs."""
+        return [self._episodes[slot] for slot in sorted(self._episodes)]
+
+    def prepare(self, loop: RolloutLoop) -> None:
+        pass
+
+    def next_job(self) -> tuple[int, Job] | None:
+        return next(self._pending, None)
+
+    def wait_limit(self) -> float | None:
+        return None
+
+    def deliver(self, slot: int, episode: Episode) -> None:
+        self._episodes[slot] = episode
+        if self._on_finish:
+            self._on_finish(episode)
 
 
 def rollout(
@@ -79,43 +138,54 @@ def rollout(
     lockstep: bool = True,
     on_finish: Callable[[Episode], None] | None = None,
 ) -> tuple[list[Episode], Clock]:
-    """Play every job; returns the episodes in the order of the jobs.
+    """Run every job; returns the episodes in the order of the jobs.
 
     concurrency: most episodes under way; a finished one is replaced by the next job.
     lockstep: wait for all live episodes before the agent answers, so that batches, and with them floating-point sums
         and sampled tokens, depend on the jobs alone and a run repeats bit for bit. Otherwise each episode continues as
         soon as its environment or the agent has answered.
+    on_finish: called with every episode as it ends.
     """
-    loop = RolloutLoop(agent, pool, jobs, concurrency, on_finish)
-    loop.play(lockstep)
-    return [loop.done[slot] for slot in sorted(loop.done)], loop.clock
+    job_list, clock = JobList(jobs, on_finish), Clock()
+    RolloutLoop(agent, pool, job_list, job_list, concurrency, clock).run(lockstep)
+    return job_list.episodes, clock
 
 
-@dataclass
 class RolloutLoop:
-    """Episodes under way, which wait for the pool (``waiting``) or for the agent (``ready``)."""
+    """Runs the jobs of a source and delivers their episodes to a sink.
 
-    agent: Agent
-    pool: Pool
-    jobs: Sequence[Job]
-    concurrency: int
-    on_finish: Callable[[Episode], None] | None
-    clock: Clock = field(default_factory=Clock)
-    states: dict[int, EpisodeState] = field(default_factory=dict)  # by slot, the index of the job
-    done: dict[int, Episode] = field(default_factory=dict)
-    waiting: set[int] = field(default_factory=set)
-    ready: list[int] = field(default_factory=list)
-    over: dict[int, str] = field(default_factory=dict)  # by slot: outcome of an episode that is not finished yet
-    upcoming: int = 0
+    An episode waits for its environment (``waiting``), for the agent's attention (``ready``) or for a response. One
+    thread runs the loop, and only it uses ``agent`` and ``pool`` meanwhile.
 
-    def play(self, lockstep: bool) -> None:
-        """Play every job to its end, see :func:`rollout`."""
-        begun = time.perf_counter()
+    concurrency: most episodes under way.
+    clock: the time spent is added to it.
+    states: the episodes under way, by slot.
+    responding: number of responses under way in an asynchronous agent.
+    """
+
+    def __init__(
+        self, agent: Agent, pool: Pool, source: JobSource, sink: EpisodeSink, concurrency: int, clock: Clock
+    ) -> None:
+        self.agent = agent
+        self.pool = pool
+        self.source = source
+        self.sink = sink
+        self.concurrency = concurrency
+        self.clock = clock
+        self.states: dict[int, EpisodeState] = {}
+        self.responding = 0
+        self._waiting: set[int] = set()
+        self._ready: list[int] = []
+        self._outcomes: dict[int, str] = {}  # by slot: of episodes that have ended and are not delivered yet
+
+    def run(self, lockstep: bool) -> None:
+        """Run jobs until the source has no more, see :func:`rollout`."""
+        started = time.perf_counter()
         try:
             if lockstep or not isinstance(self.agent, AsyncAgent):
-                self.play_in_batches(lockstep)
+                self._run_in_batches(lockstep)
             else:
-                self.play_async(self.agent)
+                self._run_async(self.agent)
         except BaseException:
             # Clean up after an interruption at any line, without hiding it.
             for slot in list(self.states):
@@ -124,104 +194,118 @@ class RolloutLoop:
                 with suppress(Exception):
                     self.pool.release(slot)
             raise
-        self.clock.total = time.perf_counter() - begun
+        self.clock.total += time.perf_counter() - started
 
-    def play_in_batches(self, lockstep: bool) -> None:
+    def settle(self) -> None:
+        """Wait until every environment has answered, and deliver the episodes that have ended."""
+        while self._waiting:
+            self._take_events(None)
+        self._deliver_ended()
+
+    def _run_in_batches(self, lockstep: bool) -> None:
         """The agent answers all ready episodes before the pool is checked again."""
-        while self._begin():
-            since = time.perf_counter()
+        while self._start_jobs():
+            started = time.perf_counter()
             with span("environments"):
-                while self.waiting and (lockstep or not self.ready):
+                while self._waiting and (lockstep or not self._ready):
                     self._take_events(None)
-                self._leave_over()
-            self.clock.environment += time.perf_counter() - since
-            if not self.ready:
+                self._deliver_ended()
+            self.clock.environment += time.perf_counter() - started
+            if not self._ready:
                 continue
-            since = time.perf_counter()
+            started = time.perf_counter()
             slots = self._take_ready()
             with span("prompts and actions"):
                 turns = self.agent.decide([self.states[slot] for slot in slots])
-            self.clock.generation += time.perf_counter() - since
+            self.clock.generation += time.perf_counter() - started
             for slot, turn in zip(slots, turns, strict=True):
                 self._act(slot, turn)
 
-    def play_async(self, agent: AsyncAgent) -> None:
+    def _run_async(self, agent: AsyncAgent) -> None:
         """Exchange episodes between agent and pool as soon as either has answered.
 
         An agent in this process only works inside ``collect``, which is therefore kept short while the pool is busy. If
         the agent fails, episodes that end with its earlier answers are finished first.
         """
-        thinking = 0
-        while self._begin():
-            since = time.perf_counter()
-            if self.waiting:
+        while self._start_jobs():
+            started = time.perf_counter()
+            if self._waiting:
                 with span("environments"):
-                    self._take_events(0.0 if thinking or self.ready else None)
-                self._leave_over()
-            now = time.perf_counter()
-            self.clock.environment += now - since
-            if slots := self._take_ready():
-                with self._finishing():
-                    full = agent.submit([self.states[slot] for slot in slots])
-                thinking += len(slots) - len(full)
-                for slot in full:
-                    self._act(slot, None)
-            if thinking:
-                with self._finishing(), span("prompts and actions"):
-                    answers = agent.collect(POLL_SECONDS if self.waiting else None)
+                    # With nothing else to do, sleep until an environment answers; otherwise only look.
+                    self._take_events(0.0 if self.responding or self._ready else None)
+                self._deliver_ended()
+            answered = time.perf_counter()
+            self.clock.environment += answered - started
+            if self._ready and not self.source.withholding:
+                self._submit(agent, self._take_ready())
+            if self.responding:
+                with self._settling(), span("prompts and actions"):
+                    answers = agent.collect(POLL_SECONDS if self._waiting else None)
                 for slot, turn in answers:
-                    thinking -= 1
+                    self.responding -= 1
                     self._act(slot, turn)
+                # The environments step while the next tokens are sampled, not only at the next wait for them.
                 self.pool.flush()
-            self.clock.generation += time.perf_counter() - now
+            self.clock.generation += time.perf_counter() - answered
+
+    def _submit(self, agent: AsyncAgent, slots: Sequence[int]) -> None:
+        with self._settling():
+            full_slots = agent.submit([self.states[slot] for slot in slots])
+        self.responding += len(slots) - len(full_slots)
+        for slot in full_slots:
+            self._act(slot, None)
 
     @contextmanager
-    def _finishing(self) -> Iterator[None]:
+    def _settling(self) -> Iterator[None]:
         """If the agent fails in the block, wait for the environments first: their answers may end episodes."""
         try:
             yield
         except Exception:
-            while self.waiting:
-                self._take_events(None)
-            self._leave_over()
+            self.settle()
             raise
 
-    def _begin(self) -> bool:
-        """Start as many jobs as ``concurrency`` allows; False when all are played."""
-        while self.upcoming < len(self.jobs) and len(self.states) < self.concurrency:
-            self._start(self.upcoming, self.jobs[self.upcoming])
-            self.upcoming += 1
+    def _start_jobs(self) -> bool:
+        """Start as many jobs as ``concurrency`` allows; False if no episode is under way."""
+        self.source.prepare(self)
+        while len(self.states) < self.concurrency:
+            next_job = self.source.next_job()
+            if next_job is None:
+                break
+            self._start(*next_job)
         return bool(self.states)
 
     def _start(self, slot: int, job: Job) -> None:
         episode = Episode(job.task, group=job.group, sample=job.sample, seed=job.seed, temperature=job.temperature)
         self.states[slot] = EpisodeState(slot, episode)
         self.pool.reset(slot, job.task, job.environment_seed)
-        self.waiting.add(slot)
+        self._waiting.add(slot)
 
     def _take_events(self, timeout: float | None) -> None:
         """Apply the pool's answers; episodes that go on are ready for the agent."""
+        if timeout is None:
+            timeout = self.source.wait_limit()
         for event in self.pool.wait(timeout):
-            self.waiting.discard(event.slot)
+            self._waiting.discard(event.slot)
             outcome = apply_event(self.states[event.slot], event)
             if event.kind == "restarted":
                 self.agent.forget(event.slot)
+            turns = self.states[event.slot].episode.turns
             if outcome:
-                self.over[event.slot] = outcome
-            elif (turns := self.states[event.slot].episode.turns) and turns[-1].pending_action is not None:
+                self._outcomes[event.slot] = outcome
+            elif turns and turns[-1].pending_action is not None:
                 self._step(event.slot, turns[-1].pending_action)
             else:
-                self.ready.append(event.slot)
+                self._ready.append(event.slot)
 
-    def _leave_over(self) -> None:
+    def _deliver_ended(self) -> None:
         """Finish ended episodes in the order of slots, so that the engine's cache layout does not depend on timing."""
-        while self.over:
-            slot = min(self.over)
-            self._finish(slot, self.over.pop(slot))
+        while self._outcomes:
+            slot = min(self._outcomes)
+            self._finish(slot, self._outcomes.pop(slot))
 
     def _take_ready(self) -> list[int]:
-        """The slots that are ready, in order."""
-        slots, self.ready = sorted(self.ready), []
+        """The slots that are ready, in order, so that batches do not depend on timing."""
+        slots, self._ready = sorted(self._ready), []
         return slots
 
     def _act(self, slot: int, turn: Turn | None) -> None:
@@ -241,7 +325,7 @@ class RolloutLoop:
 
     def _step(self, slot: int, action: str) -> None:
         self.pool.step(slot, action)
-        self.waiting.add(slot)
+        self._waiting.add(slot)
 
     def _finish(self, slot: int, outcome: str) -> None:
         state = self.states.pop(slot)
@@ -251,15 +335,13 @@ class RolloutLoop:
             episode.end_observation, episode.end_state = state.observation, state.info.get("state")
         self.agent.forget(slot)
         self.pool.release(slot)
-        self._deliver(slot, episode)
-
-    def _deliver(self, slot: int, episode: Episode) -> None:
-        self.done[slot] = episode
-        if self.on_finish:
-            self.on_finish(episode)
+        self.sink.deliver(slot, episode)
 
 
-_KNOWN = {"task", "task_type", "split", "turn", "success", "valid", "state", "admissible_actions", "expert_action"}
+_STANDARD_INFO = {
+    "task", "task_type", "split", "turn", "success", "valid", "state", "admissible_actions", "expert_action",
+}  # fmt: skip
+"""Entries of ``info`` that have a field of their own or are not kept."""
 
 
 def apply_event(state: EpisodeState, event: Event) -> str | None:
@@ -285,5 +367,5 @@ def apply_event(state: EpisodeState, event: Event) -> str | None:
         return None
     episode.success = bool(event.info.get("success", False))
     scalars = (str, int, float, bool)
-    episode.info.update({k: v for k, v in event.info.items() if k not in _KNOWN and isinstance(v, scalars)})
+    episode.info.update({k: v for k, v in event.info.items() if k not in _STANDARD_INFO and isinstance(v, scalars)})
     return "terminated" if event.terminated else "truncated"

@@ -27,7 +27,7 @@ import numpy as np
 from gagpo.base.child import free_port
 from gagpo.base.interpreter import module_command
 from gagpo.base.rank import REQUIRED, Rank
-from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.collecting.packing import packed, unpacked
 from gagpo.data import build_rows
 from gagpo.data.episodes import Episode, Turn
 from gagpo.distributed.ranks import joined

@@ -1,11 +1,12 @@
-"""The buffer of ``rollout.ahead``: open task groups, and the weight version that samples each of them."""
+"""The buffer of task groups between what samples them (the producer) and what trains on them (the consumer)."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gagpo.agents.rollout import Job, derive_seed, group_jobs
 from gagpo.data.episodes import Episode
@@ -19,7 +20,7 @@ class Group:
     place: index in the run's order of task groups.
     version: number of updates of the weights that sample it; None for the newest weights.
     jobs: one per episode.
-    episodes: in the order of the jobs, None until played.
+    episodes: in the order of the jobs, None until they have ended.
     attempts: how often each episode was dropped.
     """
 
@@ -30,32 +31,38 @@ class Group:
     attempts: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.episodes, self.attempts = [None] * len(self.jobs), [0] * len(self.jobs)
+        self.episodes = [None] * len(self.jobs)
+        self.attempts = [0] * len(self.jobs)
 
     @property
     def complete(self) -> bool:
         return None not in self.episodes
 
-    def played(self) -> list[Episode]:
-        """The episodes that have been played."""
+    def finished(self) -> list[Episode]:
+        """The episodes that have ended."""
         return [episode for episode in self.episodes if episode is not None]
 
 
 class GroupBuffer:
-    """The open task groups.
+    """The open task groups, at most ``rollout.ahead`` batches besides the one that is collected.
 
-    Groups are taken in the order in which they become complete or, with ``rollout.lockstep``, were opened. Both threads
-    hold ``changed`` while they use the buffer.
+    With ``rollout.ahead=0`` the consumer opens a batch, samples it and takes it. Otherwise a thread samples, and both
+    threads hold ``changed`` while they use the buffer; whoever changes something the other may wait for notifies.
+
+    Groups are taken in the order in which they become complete or, with ``rollout.lockstep``, were opened.
 
     open_task: returns the task of a place that is being opened.
+    iteration: updates done.
+    position: the first place that was never opened.
+    due: places before ``position`` that are to be sampled again, from a checkpoint.
     """
 
     def __init__(self, settings: RunSettings, open_task: Callable[[int], str]):
         self.settings = settings
         self.changed = threading.Condition()
-        self.iteration = 0  # updates done
-        self.position = 0  # the first place that was never opened
-        self.due: list[int] = []  # places before it that are to be played again, from a checkpoint
+        self.iteration = 0
+        self.position = 0
+        self.due: list[int] = []
         self.groups: list[Group] = []
         self._open_task = open_task
         self._complete: list[Group] = []
@@ -67,43 +74,56 @@ class GroupBuffer:
         """Places before ``position`` that were not taken, for a checkpoint."""
         return sorted([*self.due, *(group.place for group in self.groups)])
 
-    # Opening and taking -----------------------------------------------------------------------------------------------
+    # The consumer's side ----------------------------------------------------------------------------------------------
 
     @property
     def room(self) -> int:
         """How many groups may be opened, up to ``rollout.ahead + 1`` batches or what the run still needs."""
-        rolling, left = self.settings.rollout, max(0, self.settings.training.iterations - self.iteration)
-        return max(0, min(rolling.ahead + 1, left) * rolling.tasks - len(self.groups))
-
-    def open(self, count: int) -> None:
-        """Open the next ``count`` places, those that are due first."""
         rolling = self.settings.rollout
+        remaining = max(0, self.settings.training.iterations - self.iteration)
+        return max(0, min(rolling.ahead + 1, remaining) * rolling.tasks - len(self.groups))
+
+    def next_places(self, count: int) -> list[int]:
+        """Count the next ``count`` places as opened, those that are due first."""
+        places = []
         for _ in range(count):
             place = self.due.pop(0) if self.due else self.position
             self.position = max(self.position, place + 1)
+            places.append(place)
+        return places
+
+    def open(self, count: int) -> None:
+        """Open the next ``count`` places, with seeds that depend on the place alone."""
+        rolling = self.settings.rollout
+        version = self.iteration if rolling.lockstep else None
+        for place in self.next_places(count):
             task = self._open_task(place)
             jobs = group_jobs([task], rolling.samples, self.settings.seed, f"place {place}", [rolling.temperature])
-            group = Group(place, self.iteration if rolling.lockstep else None, jobs)
-            self.groups.append(group)
-            self._pending.extend((group, sample) for sample in range(rolling.samples))
+            self.add(Group(place, version, jobs))
+
+    def add(self, group: Group) -> None:
+        """Open a group at a place of :meth:`next_places`."""
+        self.groups.append(group)
+        self._pending.extend((group, sample) for sample in range(len(group.jobs)))
 
     def take(self) -> Group | None:
-        """The next complete group, or None. Episodes that have become too old are dropped and played again."""
+        """The next complete group, or None. Episodes that have become too old are dropped and sampled again."""
         for group in self.groups:
             self._drop_stale(group)
-        first = self.groups[:1] if self.settings.rollout.lockstep else self._complete
-        taken = next((group for group in first if group.complete), None)
-        if taken is not None:
-            self._complete.remove(taken)
-            self.groups.remove(taken)
-        return taken
+        candidates = self.groups[:1] if self.settings.rollout.lockstep else self._complete
+        for group in candidates:
+            if group.complete:
+                self._complete.remove(group)
+                self.groups.remove(group)
+                return group
+        return None
 
     def dropped(self) -> list[Episode]:
-        """The episodes dropped since the last call, finished or not."""
-        found, self._dropped = self._dropped, []
-        return found
+        """The episodes dropped since the last call; their turns were sampled and count."""
+        episodes, self._dropped = self._dropped, []
+        return episodes
 
-    # Playing ----------------------------------------------------------------------------------------------------------
+    # The producer's side ----------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> bool:
@@ -125,7 +145,18 @@ class GroupBuffer:
         if group.complete:
             self._complete.append(group)
 
-    def restore(self, place: int, version: int, episodes: list[Episode]) -> None:
+    # Checkpoints ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The places to continue with: ``due`` are those before ``position`` that were not taken."""
+        with self.changed:
+            return {"position": self.position, "due": self.places}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.position = int(state["position"])
+        self.due = [int(place) for place in state["due"]]
+
+    def restore(self, place: int, version: int, episodes: Sequence[Episode]) -> None:
         """Add a complete group from a checkpoint; ValueError if its place is not due."""
         self.due.remove(place)
         group = Group(place, version, [])
@@ -134,7 +165,7 @@ class GroupBuffer:
         self._complete.append(group)
 
     def _drop_stale(self, group: Group) -> None:
-        """Drop the episodes that exceed ``rollout.max_staleness``, and have them played again.
+        """Drop the episodes that exceed ``rollout.max_staleness``, so that they are sampled again.
 
         A new attempt keeps the environment's seed and gets a new seed for its responses.
         """
@@ -149,6 +180,7 @@ class GroupBuffer:
             job, label = group.jobs[sample], f"place {group.place}"
             seed = derive_seed(self.settings.seed, label, job.task, sample, group.attempts[sample])
             group.jobs[sample] = replace(job, seed=seed)
+            # First, because its group is older than all that have not begun.
             self._pending.appendleft((group, sample))
 
 

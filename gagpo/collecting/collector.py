@@ -1,23 +1,21 @@
-"""Collecting the episodes of an iteration, with probes and dynamic sampling."""
+"""What every collector does, and the batch that it builds from complete groups."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Protocol
 
 import torch
 
 from gagpo.agents.agent import Agent
 from gagpo.agents.engines.base import Engine
-from gagpo.agents.engines.sync import weights_synced
-from gagpo.agents.rollout import Clock, group_jobs, rollout
-from gagpo.collecting.distributed_rollout import Rollout
-from gagpo.collecting.schedule import Schedule
+from gagpo.agents.rollout import Clock
+from gagpo.collecting.buffer import GroupBuffer
 from gagpo.controllers import Controllers
 from gagpo.credit import Turns, turns_for
-from gagpo.data import tasks_of_groups
 from gagpo.data.episodes import Episode
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
@@ -28,142 +26,127 @@ class Collection:
     """The episodes of an iteration.
 
     episodes: to train on, group after group, without failed and empty ones.
-    played: all except probes.
-    probe: played for a controller's statistics only.
-    stale: dropped because their weights were too old.
+    sampled_episodes: all except probes.
+    probe_episodes: sampled for a controller's statistics only.
+    stale_episodes: dropped because their weights were too old.
     rounds: of dynamic sampling.
     clock: time spent.
     stats: further metrics.
     """
 
     episodes: list[Episode] = field(default_factory=list)
-    played: list[Episode] = field(default_factory=list)
-    probe: list[Episode] = field(default_factory=list)
-    stale: list[Episode] = field(default_factory=list)
+    sampled_episodes: list[Episode] = field(default_factory=list)
+    probe_episodes: list[Episode] = field(default_factory=list)
+    stale_episodes: list[Episode] = field(default_factory=list)
     rounds: int = 0
     clock: Clock = field(default_factory=Clock)
     stats: dict[str, float] = field(default_factory=dict)
 
 
-class Collector:
-    """Plays the training splits of all environments, in the order of ``schedule``.
+class Collector(Protocol):
+    """Samples the episodes of each iteration: between updates (on-policy) or during them (``rollout.ahead``).
 
-    rollout: plays the jobs, here or on all ranks together.
-    position: number of tasks taken so far.
+    buffer: its open groups; their places are part of a checkpoint.
     """
 
-    def __init__(self, settings: RunSettings, schedule: Schedule, controllers: Controllers, rollout: Rollout = rollout):
-        self.settings, self.schedule, self.controllers, self.rollout = settings, schedule, controllers, rollout
-        self.position = 0
+    buffer: GroupBuffer
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint. ``due``: places before ``position`` that are still to be played."""
-        return {"position": self.position, "due": []}
+    def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
+        """``rollout.tasks`` groups of episodes, after ``iteration`` updates.
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.position = int(state["position"])
+        Dynamic sampling replaces groups without contrast by groups of further tasks, until the batch is full or the
+        rounds are used up; if no group has contrast, the last round is the batch.
+        """
+
+    def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> AbstractContextManager[None]:
+        """A context in which ``model`` is updated for the ``iteration``-th time; the engine gets the new weights."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """A context in which the caller can use pool and engine, which has the newest weights."""
+
+    def close(self) -> None:
+        """End sampling in the background, if any."""
 
     def sampled(self, seconds: float | None) -> bytes | None:
         """Episodes for a checkpoint, whose weights are gone; None without any.
 
         seconds: longest wait for unfinished episodes; None to wait for all.
         """
-        return None
 
     def load_sampled(self, data: bytes) -> None:
-        """Restore what :meth:`sampled` returned."""
+        """Restore what :meth:`sampled` returned, after the buffer's state."""
 
-    def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
-        """Play ``rollout.tasks`` groups of episodes.
 
-        Dynamic sampling replaces groups without contrast by groups of further tasks, until the batch is full or the
-        rounds are used up; if no group has contrast, the last round is the batch.
-        """
-        rolling, controllers = self.settings.rollout, self.controllers
-        found = Collection()
-        wanted = rolling.tasks
-        names = self._take(wanted)
+class BatchBuilder:
+    """The consumer of complete groups: selects those to train on, until the batch of one iteration is full.
+
+    collection: the episodes so far.
+    """
+
+    def __init__(self, settings: RunSettings, controllers: Controllers):
+        self.settings = settings
+        self.controllers = controllers
+        self.collection = Collection()
+        self._size = settings.rollout.tasks
+        self._num_groups = 0  # the number of the next group within the iteration
+        self._last_groups: deque[list[Episode]] = deque(maxlen=self._size)
         controllers.begin()
-        while True:
-            label = f"iteration {iteration} round {found.rounds}"
-            if controllers.probe_episodes:
-                self._probe(agent, pool, names, label, found)
-            temperatures = controllers.temperatures(rolling.temperature, names)
-            played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock)
-            played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
-            found.played += played
-            found.rounds += 1
-            found.episodes += self._kept(played)
-            missing = wanted - len({episode.group for episode in found.episodes})
-            if missing <= 0 or found.rounds >= controllers.sampling_rounds:
-                break
-            names = self._take(missing)
-        found.episodes = found.episodes or usable(played)
-        return found
 
-    def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> AbstractContextManager[None]:
-        """A context in which ``model`` is updated for the ``iteration``-th time; the engine gets the new weights."""
-        return weights_synced(engine, model, self.settings.engine.sleep)
+    @property
+    def missing(self) -> int:
+        """How many groups the batch still needs."""
+        return self._size - len({episode.group for episode in self.collection.episodes})
 
-    def paused(self, engine: Engine) -> AbstractContextManager[None]:
-        """A context in which nothing is sampled, so that the caller can use engine and pool."""
-        return nullcontext()
+    @property
+    def finished(self) -> bool:
+        """Whether the batch is full, or the rounds of dynamic sampling are used up."""
+        return self.missing <= 0 or self._num_groups >= self._size * self.controllers.sampling_rounds
 
-    def close(self) -> None:
-        """End sampling in the background, if any."""
+    @property
+    def rounds(self) -> int:
+        """Rounds of dynamic sampling so far; each has at most as many groups as a batch."""
+        return -(-self._num_groups // self._size)
 
-    def _take(self, count: int) -> list[str]:
-        places = range(self.position, self.position + count)
-        self.position += count
-        return [self.schedule.task_at(place) for place in places]
+    def add(self, groups: Sequence[Sequence[Episode]]) -> bool:
+        """Add the episodes of complete groups; returns whether any of them is worth training on."""
+        added: list[Episode] = []
+        for group in groups:
+            numbered = [self.with_environment(replace(episode, group=self._num_groups)) for episode in group]
+            added += numbered
+            self._last_groups.append(numbered)
+            self._num_groups += 1
+        trainable = self._select(added)
+        self.collection.sampled_episodes += added
+        self.collection.episodes += trainable
+        return bool(trainable)
 
-    def _probe(self, agent: Agent, pool: Pool, names: Sequence[str], label: str, found: Collection) -> None:
-        """Play a probe of every task that has none in this iteration."""
-        controllers, known = self.controllers, {episode.task for episode in found.probe}
-        names = [name for name in dict.fromkeys(names) if name not in known]
-        base = [self.settings.rollout.temperature] * len(names)
-        probe = self._play(agent, pool, names, controllers.probe_episodes, f"{label} probe", base, found.clock)
-        found.probe += probe
-        episodes = usable(probe)
-        if episodes:
-            controllers.observe_probe(self._columns(episodes), tasks_of_groups(episodes))
+    def end_round(self) -> None:
+        """Continue the numbers of groups with the next round's, where a round opened fewer than a batch."""
+        self._num_groups = self.rounds * self._size
 
-    def _play(
-        self,
-        agent: Agent,
-        pool: Pool,
-        names: Sequence[str],
-        samples: int,
-        label: str,
-        temperatures: Sequence[float],
-        clock: Clock,
-    ) -> list[Episode]:
-        rolling = self.settings.rollout
-        jobs = group_jobs(names, samples, self.settings.seed, label, temperatures)
-        episodes, spent = self.rollout(agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep)
-        clock.environment += spent.environment
-        clock.generation += spent.generation
-        clock.total += spent.total
-        return self._placed(episodes)
+    def build(self) -> Collection:
+        """The collection, with the last groups where none was worth keeping."""
+        collection = self.collection
+        if not collection.episodes:
+            collection.episodes = usable([episode for group in self._last_groups for episode in group])
+        collection.rounds = self.rounds
+        return collection
 
-    def _placed(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """The episodes with the names of their environments."""
-        return [
-            replace(episode, environment=self.settings.environment_of(episode.task).name or None)
-            for episode in episodes
-        ]
+    def with_environment(self, episode: Episode) -> Episode:
+        """The episode with the name of its environment."""
+        return replace(episode, environment=self.settings.environment_of(episode.task).name or None)
 
-    def _kept(self, played: Sequence[Episode]) -> list[Episode]:
-        episodes = usable(played)
-        if not episodes:
-            return []
-        keep_E = self.controllers.keep(self._columns(episodes))
-        return [episode for episode, keep in zip(episodes, keep_E, strict=True) if keep]
-
-    def _columns(self, episodes: Sequence[Episode]) -> Turns:
+    def columns(self, episodes: Sequence[Episode]) -> Turns:
         """The columns of the episodes, with the rewards of training but without penalties."""
         settings = self.settings
         return turns_for(episodes, settings.algorithm.credit, success_only=settings.reward == "success")
+
+    def _select(self, episodes: Sequence[Episode]) -> list[Episode]:
+        episodes = usable(episodes)
+        if not episodes:
+            return []
+        keep_E = self.controllers.keep(self.columns(episodes))
+        return [episode for episode, keep in zip(episodes, keep_E, strict=True) if keep]
 
 
 def usable(episodes: Sequence[Episode]) -> list[Episode]:

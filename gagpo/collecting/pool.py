@@ -12,13 +12,13 @@ from gagpo.settings import RunEnvironment, RunSettings
 
 def open_run_pool(settings: RunSettings) -> Pool:
     """A pool of all environments of a run."""
-    with ExitStack() as opened:  # an environment that cannot be opened closes those before it
-        pools = {env.name: opened.enter_context(_open_one(settings, env)) for env in settings.all_environments}
-        opened.pop_all()
+    with ExitStack() as stack:  # an environment that cannot be opened closes those before it
+        pools = {env.name: stack.enter_context(_open_pool(settings, env)) for env in settings.all_environments}
+        stack.pop_all()
     return pools[""] if "" in pools else MixedPool(pools)
 
 
-def _open_one(settings: RunSettings, env: RunEnvironment) -> Pool:
+def _open_pool(settings: RunSettings, env: RunEnvironment) -> Pool:
     rolling = settings.rollout
     return open_pool(
         env.environment.id,

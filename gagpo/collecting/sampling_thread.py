@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gagpo.agents.agent import EpisodeState, LanguageAgent
-from gagpo.agents.engines.base import Request, Response, claim_device
-from gagpo.agents.rollout import Clock, RolloutLoop
+from gagpo.agents.engines.base import claim_device
+from gagpo.agents.rollout import Clock, Job, RolloutLoop
 from gagpo.collecting.buffer import Group, GroupBuffer
 from gagpo.data.episodes import Episode, Turn
 from gagpo.envs.pool import Pool
@@ -20,8 +20,8 @@ from gagpo.model.weights import NamedTensor
 
 T = TypeVar("T")
 
-TICK = 0.1  # seconds between checks whether the run is being ended
-STOP_SECONDS = 30.0  # longest wait for the thread to end
+TICK = 0.1  # longest wait, in seconds, before each thread checks whether the run is being ended or the other has failed
+STOP_SECONDS = 30.0  # longest wait for the thread to end: a response under way cannot be interrupted
 FIRST_SLOT = 2**20  # slots below it are for evaluations, which use the pool while the thread rests
 
 
@@ -30,20 +30,28 @@ class SamplingStopped(Exception):
 
 
 class SamplingThread:
-    """Plays the groups of ``buffer``. Only this thread uses engine and pool, except while it rests.
+    """Samples the groups of ``buffer``. Only this thread uses engine and pool, except while it rests.
+
+    Trainer and thread share the condition ``buffer.changed``. It protects the buffer and all fields below except
+    ``clock``, which the trainer only reads.
 
     version: number of updates of the engine's weights.
     clock: time spent on episodes so far.
+    pausing: whether the trainer asks for engine and pool.
     """
 
     def __init__(self, agent: LanguageAgent, pool: Pool, buffer: GroupBuffer):
-        self.agent, self.pool, self.buffer = VersionedAgent(agent, self), pool, buffer
+        self.agent = agent
+        self.pool = pool
+        self.buffer = buffer
         self.version = buffer.iteration
         self.clock = Clock()
+        self.pausing = False
+        self._resting = False  # the thread has left engine and pool to the trainer
+        self._stopping = False
         self._changed = buffer.changed
         self._error: BaseException | None = None
         self._weights: deque[tuple[int, list[NamedTensor]]] = deque()  # published, not loaded yet
-        self._resting = self.pausing = self._stopping = False
         self._thread: threading.Thread | None = None
 
     # The trainer's side -----------------------------------------------------------------------------------------------
@@ -66,33 +74,38 @@ class SamplingThread:
 
         With ``rollout.lockstep`` earlier copies are kept until the groups of their version have been sampled.
         """
-        copied = [(name, tensor.detach().clone()) for name, tensor in tensors]
+        copies = [(name, tensor.detach().clone()) for name, tensor in tensors]  # the next update changes the originals
         with self._changed:
             if not self.buffer.settings.rollout.lockstep:
                 self._weights.clear()
-            self._weights.append((iteration, copied))
+            self._weights.append((iteration, copies))
             self.buffer.iteration = iteration
             self.buffer.open(self.buffer.room)
             self._changed.notify_all()
 
     def wait_for(self, find: Callable[[], T], seconds: float | None = None) -> T:
         """The result of ``find`` once it is true, or after ``seconds``. Raises the error that ended the thread."""
-        end = None if seconds is None else time.monotonic() + seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
         with self._changed:
-            while not (found := find()) and (end is None or time.monotonic() < end):
+            while True:
+                result = find()
+                if result or (deadline is not None and time.monotonic() >= deadline):
+                    return result
                 if self._error is not None:
                     raise self._error
                 if self._thread is None or not self._thread.is_alive():
                     raise RuntimeError("the sampling thread ended without an error")
+                # What ``find`` did may be what the thread waits for: taking a group may drop episodes to sample again.
                 self._changed.notify_all()
+                # Woken by deliver and by the thread coming to rest; the tick notices a thread that ended otherwise.
                 self._changed.wait(TICK)
-            return found
 
     @contextmanager
     def rest(self) -> Iterator[None]:
         """A context in which the caller can use engine and pool; the engine has the newest weights."""
         with self._changed:
             newest = self._weights[-1][0] if self._weights else self.version
+        # Groups for older weights first: once the newest are loaded, these cannot be sampled any more.
         self.wait_for(lambda: not any(_needs_older(group, newest) for group in self.buffer.groups))
         try:
             with self._changed:
@@ -118,21 +131,29 @@ class SamplingThread:
             raise SamplingStopped
 
     def rest_until(self, find: Callable[[], T]) -> T:
-        """Rest until the trainer has released engine and pool, and ``find`` returns something true."""
+        """Rest until the trainer has released engine and pool, and ``find`` returns something true.
+
+        Woken by ``publish``, by groups that the trainer opens, by the end of ``rest`` and by ``stop``.
+        """
         with self._changed:
             self._resting = True
             self._changed.notify_all()
-            while self.pausing or not (found := find()):
+            while True:
+                if not self.pausing:
+                    result = find()
+                    if result:
+                        break
                 self.check()
                 self._changed.wait(TICK)
             self.check()
             self._resting = False
-            return found
+            return result
 
     def load_weights(self, version: int | None = None) -> None:
         """Load the newest published weights up to ``version``. No response may be under way."""
         tensors: list[NamedTensor] | None = None
         with self._changed:
+            # Versions in between are skipped: no group is left that needs them.
             while self._weights and (version is None or self._weights[0][0] <= version):
                 self.version, tensors = self._weights.popleft()
         if tensors is not None:
@@ -143,10 +164,14 @@ class SamplingThread:
             device = getattr(self.agent.engine, "device", None)
             if device is not None:
                 claim_device(device)
-            RolloutStream(self).run()
+            rolling = self.buffer.settings.rollout
+            agent, sink = VersionedAgent(self.agent, self), GroupSink(self.buffer)
+            source = BatchSource(self, sink) if rolling.lockstep else StreamSource(self, sink)
+            loop = RolloutLoop(agent, self.pool, source, sink, rolling.concurrency, self.clock)
+            loop.run(rolling.lockstep)
         except SamplingStopped:
             pass
-        except BaseException as error:
+        except BaseException as error:  # the trainer raises it in its next wait
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
@@ -157,108 +182,114 @@ def _needs_older(group: Group, newest: int) -> bool:
     return group.version is not None and group.version < newest and not group.complete
 
 
-class VersionedAgent(LanguageAgent):
-    """A language agent that records the weight version of its turns, and that can be stopped while it waits.
-
-    thinking: number of responses under way.
-    """
+class VersionedAgent:
+    """An agent that records the weight version of its turns, and that can be stopped while it waits."""
 
     def __init__(self, agent: LanguageAgent, thread: SamplingThread):
-        super().__init__(agent.engine, agent.context, agent.sampling, agent.formats)
+        self.agent = agent
         self.thread = thread
-        self.thinking = 0
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
-        self.submit(states)
-        found: dict[int, Turn] = {}
-        while self.thinking:
+        full_slots = self.submit(states)
+        missing = len(states) - len(full_slots)
+        turns: dict[int, Turn] = {}
+        while len(turns) < missing:
             self.thread.check()
-            found.update(self.collect(TICK))
-        return [found.get(state.slot) for state in states]
+            turns.update(self.collect(TICK))
+        return [turns.get(state.slot) for state in states]
 
     def submit(self, states: Sequence[EpisodeState]) -> list[int]:
-        if not states:
-            return []
-        full = super().submit(states)
-        self.thinking += len(states) - len(full)
-        return full
+        return self.agent.submit(states) if states else []
 
     def collect(self, timeout: float | None) -> list[tuple[int, Turn]]:
-        found = super().collect(TICK if timeout is None else timeout)
-        self.thinking -= len(found)
-        return found
+        answers = self.agent.collect(TICK if timeout is None else timeout)
+        # Weights change only when no response is under way.
+        return [(slot, replace(turn, version=self.thread.version) if turn.sampled else turn) for slot, turn in answers]
 
-    def _turn(self, request: Request, response: Response) -> Turn:
-        turn = super()._turn(request, response)
-        return replace(turn, version=self.thread.version)  # weights change only when no response is under way
+    def forget(self, slot: int) -> None:
+        self.agent.forget(slot)
 
 
-class RolloutStream(RolloutLoop):
-    """Plays the groups of the buffer until the thread is stopped.
+class GroupSink:
+    """Numbers the episodes of groups by slot, and delivers them to the buffer."""
 
-    With ``rollout.lockstep`` it plays one batch after another, each with the weights of its version. Without it a
-    finished episode makes room for the next one, and new weights are loaded as soon as the responses under way are
-    finished: a turn comes from one policy, an episode may come from several.
+    def __init__(self, buffer: GroupBuffer):
+        self.buffer = buffer
+        self._next_slot = FIRST_SLOT
+        self._origins: dict[int, tuple[Group, int]] = {}  # group and sample of the episodes under way, by slot
+
+    def start(self, group: Group, sample: int) -> tuple[int, Job]:
+        """The slot and the job of an episode that begins."""
+        slot = self._next_slot
+        self._next_slot += 1
+        self._origins[slot] = (group, sample)
+        return slot, group.jobs[sample]
+
+    def deliver(self, slot: int, episode: Episode) -> None:
+        group, sample = self._origins.pop(slot)
+        with self.buffer.changed:
+            self.buffer.deliver(group, sample, episode)
+            self.buffer.changed.notify_all()  # the trainer may wait for this group
+
+
+class BatchSource:
+    """Jobs of one batch after another, each with the weights of its version (``rollout.lockstep``)."""
+
+    withholding = False  # new weights and the trainer wait for the end of the batch
+
+    def __init__(self, thread: SamplingThread, sink: GroupSink):
+        self.thread = thread
+        self.sink = sink
+        self._batch: deque[tuple[Group, int]] = deque()  # episodes of the batch under way that have not begun
+
+    def prepare(self, loop: RolloutLoop) -> None:
+        """Between batches, rest until the next one is open and load its weights."""
+        self.thread.check()
+        if not loop.states:
+            self._batch.extend(self.thread.rest_until(self.thread.buffer.next_batch))
+            group, _ = self._batch[0]
+            self.thread.load_weights(group.version)
+
+    def next_job(self) -> tuple[int, Job] | None:
+        return self.sink.start(*self._batch.popleft()) if self._batch else None
+
+    def wait_limit(self) -> float:
+        self.thread.check()
+        return TICK
+
+
+class StreamSource:
+    """Jobs whenever an episode has ended, with the newest weights.
+
+    New weights are loaded as soon as the responses under way are finished: a turn comes from one policy, an episode may
+    come from several.
     """
 
-    def __init__(self, thread: SamplingThread):
-        self.thread, self.buffer = thread, thread.buffer
-        rolling = self.buffer.settings.rollout
-        super().__init__(thread.agent, thread.pool, [], rolling.concurrency, None, thread.clock)
-        self.lockstep = rolling.lockstep
-        self.playing: dict[int, tuple[Group, int]] = {}  # group and sample, by slot
-        self.batch: deque[tuple[Group, int]] = deque()  # with lockstep: the rest of the batch under way
-        self.upcoming = FIRST_SLOT
+    def __init__(self, thread: SamplingThread, sink: GroupSink):
+        self.thread = thread
+        self.sink = sink
 
-    def run(self) -> None:
-        try:
-            if self.lockstep:
-                self.play_in_batches(lockstep=True)
-            else:
-                self.play_async(self.thread.agent)
-        finally:
-            for slot in list(self.states):
-                self.agent.forget(slot)
-                self.pool.release(slot)
+    @property
+    def withholding(self) -> bool:
+        return self.thread.interrupting
 
-    def _begin(self) -> bool:
+    def prepare(self, loop: RolloutLoop) -> None:
+        """While no response is under way, let the trainer use engine and pool, load weights, or wait for episodes."""
         self.thread.check()
-        if self.lockstep and not self.states:
-            self.batch.extend(self.thread.rest_until(self.buffer.next_batch))
-            self.thread.load_weights(self.batch[0][0].version)
-        elif not self.lockstep and not self.thread.agent.thinking:
+        while not loop.responding:
             if self.thread.pausing:
-                self._rest()
+                loop.settle()  # before resting, because the deadlines of environments continue meanwhile
+                self.thread.rest_until(lambda: True)
             self.thread.load_weights()
-        while len(self.states) < self.concurrency and (found := self._next()):
-            group, sample = self.playing[self.upcoming] = found
-            self._start(self.upcoming, group.jobs[sample])
-            self.upcoming += 1
-        if not self.states:
-            self.thread.rest_until(lambda: self.thread.interrupting or self.buffer.waiting)
-        return True
+            if loop.states or self.thread.buffer.waiting:
+                break
+            self.thread.rest_until(lambda: self.thread.interrupting or self.thread.buffer.waiting)
 
-    def _next(self) -> tuple[Group, int] | None:
-        if self.lockstep:
-            return self.batch.popleft() if self.batch else None
-        with self.buffer.changed:
-            return self.buffer.next_episode()
+    def next_job(self) -> tuple[int, Job] | None:
+        with self.thread.buffer.changed:
+            episode = self.thread.buffer.next_episode()
+        return self.sink.start(*episode) if episode else None
 
-    def _rest(self) -> None:
-        """Hand over engine and pool once the environments have answered, because their deadlines continue."""
-        while self.waiting:
-            self._take_events(None)
-        self._leave_over()
-        self.thread.rest_until(lambda: True)
-
-    def _take_events(self, timeout: float | None) -> None:
+    def wait_limit(self) -> float:
         self.thread.check()
-        super()._take_events(TICK if timeout is None else timeout)
-
-    def _take_ready(self) -> list[int]:
-        return [] if not self.lockstep and self.thread.interrupting else super()._take_ready()
-
-    def _deliver(self, slot: int, episode: Episode) -> None:
-        with self.buffer.changed:
-            self.buffer.deliver(*self.playing.pop(slot), episode)
-            self.buffer.changed.notify_all()
+        return TICK

@@ -24,7 +24,7 @@ class Counters:
 
     def count(self, collected: Collection) -> Counters:
         """Count an iteration; returns those of the iteration."""
-        episodes = [*collected.played, *collected.probe, *collected.stale]
+        episodes = [*collected.sampled_episodes, *collected.probe_episodes, *collected.stale_episodes]
         turns = [turn for episode in episodes for turn in episode.turns]
         iteration_counts = Counters(1, len(turns), sum(len(turn.response_ids) for turn in turns))
         self.iteration += iteration_counts.iteration

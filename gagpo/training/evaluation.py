@@ -74,7 +74,7 @@ class Evaluator:
             if self.recorder.has_result(label):
                 continue
             evaluated = True
-            with self.collector.paused(self.sampler.engine):
+            with self.collector.paused():
                 result, episodes = self.sampler.evaluate(pool, env, panel, model_name, self.quiet)
             require_played(result, episodes, label)
             self.recorder.evaluation(label, result, episodes)

@@ -27,7 +27,7 @@ def iteration_metrics(collected: Collection, learned: Metrics, counters: Counter
     clock = collected.clock
     return {
         "iteration": counters.iteration,
-        **rollout_metrics(collected.played),
+        **rollout_metrics(collected.sampled_episodes),
         "sampling_rounds": collected.rounds,
         **collected.stats,
         **learned,

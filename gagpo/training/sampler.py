@@ -1,4 +1,4 @@
-"""The run's engine, and the agents that play training episodes and evaluations."""
+"""The run's engine, and the agents of training episodes and evaluations."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import torch
 
 from gagpo.agents.agent import ChatFormat, LanguageAgent
+from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
-from gagpo.agents.setup import language_agent, make_engine
+from gagpo.agents.setup import make_context, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.data.episodes import Episode
 from gagpo.distributed.ranks import Ranks
@@ -26,9 +27,12 @@ from gagpo.settings import RunEnvironment, RunSettings, SettingsError
 class Sampler:
     """The engine of a run and the agents on it.
 
+    The agents exist once for the whole run: what their contexts have encoded and checked is used in every iteration.
+
     environments: one of each, by name, for their instructions and tools.
     model: what the engine samples from: the policy, a copy, or a model without weights (:func:`needs_weights`).
-    rollout: plays jobs, here or on all ranks together.
+    rollout: runs jobs, here or on all ranks together.
+    agent: of training episodes, in every environment.
     """
 
     def __init__(
@@ -40,43 +44,50 @@ class Sampler:
         rollout: Rollout,
         ranks: Ranks,
     ):
-        self.settings, self.environments, self.rollout = settings, environments, rollout
+        self.settings = settings
+        self.environments = environments
+        self.rollout = rollout
         self.engine = _engine(settings, policy, model, ranks)
         if settings.longest_response >= self.engine.max_length:
             raise SettingsError(
                 f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the context of "
                 f"{settings.model} ({self.engine.max_length} tokens): lower it"
             )
+        contexts = {
+            env.name: make_context(self.engine.tokenizer, environments[env.name], **dict(env.context))
+            for env in settings.all_environments
+        }
+        self.agent = self._training_agent(contexts)
+        self._evaluation_agents = {
+            env.name: LanguageAgent(
+                self.engine, contexts[env.name], Sampling(env.evaluation.temperature, env.max_tokens)
+            )
+            for env in settings.all_environments
+        }
 
-    def agent(self) -> LanguageAgent:
-        """The agent that plays training episodes, in every environment."""
-        rolling = self.settings.rollout
-        agents = {env.name: self._agent_of(env, rolling.temperature) for env in self.settings.all_environments}
-        if "" in agents:
-            return agents[""]
-        formats = {name: ChatFormat(agent.context, agent.sampling.max_tokens) for name, agent in agents.items()}
-        first = next(iter(agents.values()))
-        return LanguageAgent(self.engine, first.context, rolling.sampling, formats)
-
-    def _agent_of(self, env: RunEnvironment, temperature: float) -> LanguageAgent:
-        """The agent that plays in one environment."""
-        sampling = Sampling(temperature, env.max_tokens)
-        return language_agent(self.engine, self.environments[env.name], sampling, **dict(env.context))
+    def _training_agent(self, contexts: Mapping[str, Context]) -> LanguageAgent:
+        """The agent of training episodes, in every environment."""
+        sampling = self.settings.rollout.sampling
+        environments = self.settings.all_environments
+        formats = {env.name: ChatFormat(contexts[env.name], env.max_tokens) for env in environments if env.name}
+        return LanguageAgent(self.engine, contexts[environments[0].name], sampling, formats)
 
     def evaluate(
         self, pool: Pool, env: RunEnvironment, panel: TaskSet, model: str, quiet: bool
     ) -> tuple[EvalResult, list[Episode]]:
-        """Play a panel of one environment. model: the name in the result."""
-        settings, measured, environment = self.settings, env.evaluation, env.environment
+        """Evaluate on a panel of one environment. model: the name in the result."""
+        settings = self.settings
+        evaluation = env.evaluation
+        environment = env.environment
         return evaluate(
-            self._agent_of(env, measured.temperature),
+            self._evaluation_agents[env.name],
             pool.pools[env.name] if isinstance(pool, MixedPool) else pool,
             panel,
             environment=environment.id,
             kwargs=self.environments[env.name].material(environment.kwargs),
             model=model,
-            temperature=measured.temperature,
-            tries=measured.tries,
+            temperature=evaluation.temperature,
+            tries=evaluation.tries,
             concurrency=settings.rollout.concurrency,
             lockstep=settings.rollout.lockstep,
             quiet=quiet,

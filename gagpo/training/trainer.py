@@ -13,6 +13,7 @@ from gagpo.base.memory import release_freed
 from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
+from gagpo.collecting.on_policy import OnPolicyCollector
 from gagpo.collecting.pool import open_run_pool
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
@@ -81,11 +82,11 @@ class Trainer:
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions)
         schedule = Schedule(settings, tasks)
-        self.collector = (
-            AheadCollector(settings, schedule, controllers)
-            if settings.rollout.ahead
-            else Collector(settings, schedule, controllers, rollout)
-        )
+        self.collector: Collector
+        if settings.rollout.ahead:
+            self.collector = AheadCollector(settings, schedule, controllers)
+        else:
+            self.collector = OnPolicyCollector(settings, schedule, controllers, rollout)
 
         # The policy, and the engine's model before the learner shards the policy.
         checkpoint = self._last_checkpoint()
@@ -159,9 +160,9 @@ class Trainer:
 
             # Collect.
             with span("collecting"):
-                collected = self.collector.collect(self.sampler.agent(), pool, self.iteration)
+                collected = self.collector.collect(self.sampler.agent, pool, self.iteration)
             release_freed()
-            require_turns(collected.played, self.iteration + 1)
+            require_turns(collected.sampled_episodes, self.iteration + 1)
 
             # Learn and record. The first Ctrl-C waits until the state is consistent again. A second one is raised at
             # once and finds no state to save, because a checkpoint must not hold half an update.
@@ -172,7 +173,7 @@ class Trainer:
                 release_freed()
                 with span("writing"):
                     seconds_left = self.time_left.seconds(self.iteration, self.counters.turns)
-                    self.recorder.iteration(metrics, collected.played, turn_credits, seconds_left)
+                    self.recorder.iteration(metrics, collected.sampled_episodes, turn_credits, seconds_left)
                 self._consistent_state = self._state()
 
             # Evaluate and save when due.
@@ -220,7 +221,7 @@ class Trainer:
         if result.turns is None or result.credit is None:
             return None
         return annotate(
-            collected.played,
+            collected.sampled_episodes,
             collected.episodes,
             result.turns,
             result.credit,
@@ -255,11 +256,11 @@ class Trainer:
 
     def _state(self) -> State:
         """The state for a checkpoint."""
-        return {**self.counters.state_dict(), **self.collector.state_dict(), **self.learner.state_dict()}
+        return {**self.counters.state_dict(), **self.collector.buffer.state_dict(), **self.learner.state_dict()}
 
     def _load_state(self, state: State) -> None:
         self.counters.load_state_dict(state)
-        self.collector.load_state_dict(state)
+        self.collector.buffer.load_state_dict(state)
         self.learner.load_state_dict(state)
 
 

@@ -20,7 +20,7 @@ from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import InvalidArgument
-from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.collecting.packing import packed, unpacked
 from gagpo.data import Turn, build_rows, episode_from_record, episode_record, read_episodes, write_episodes
 from gagpo.envs.pool import WorkerPool
 from gagpo.sft.small_model import CHAT_TEMPLATE, ModelShape, build

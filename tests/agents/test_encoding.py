@@ -5,6 +5,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from gagpo.agents import encoding
 from gagpo.agents.context import Context
 from gagpo.agents.encoding import TextEncoder
 from gagpo.agents.prompts import find_prompt
@@ -121,3 +122,12 @@ def test_a_prompt_may_name_the_marks_of_a_thought(tiny):
     mark = tiny[1].convert_tokens_to_ids("<think>")
     assert (context.prompt([], SEEN) == mark).sum() == 1
     assert (context.prompt([], "<think>") == mark).sum() == 0
+
+
+def test_encoded_texts_take_bounded_memory_and_the_recent_ones_are_kept(tiny, monkeypatch):
+    """One encoder serves a whole run, whose texts may be new in every iteration."""
+    monkeypatch.setattr(encoding, "_MOST_KEPT", 2)
+    encoder = TextEncoder(tiny[1])
+    for text in ("go left", "go right", "go up"):
+        assert encoder.encode(text) is encoder.encode(text)
+        assert 0 < len(encoder._encoded) <= 2

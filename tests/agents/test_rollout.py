@@ -11,7 +11,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.prompts import find_prompt
-from gagpo.agents.rollout import group_jobs, rollout
+from gagpo.agents.rollout import Clock, RolloutLoop, group_jobs, rollout
 from gagpo.data.episodes import Episode, Turn
 from gagpo.envs.pool import WorkerPool
 from gagpo.model.flat.slots import SlotCache
@@ -227,3 +227,62 @@ def test_episodes_do_not_wait_for_the_slowest_response(workers):
     assert last[0] < last[1] < last[2]
     first_of_slowest = agent.answered.index(2)
     assert agent.answered[:first_of_slowest].count(0) > 2
+
+
+class OneByOne:
+    """A source that offers the next job when the episode before it has ended, and the sink that sees it end."""
+
+    def __init__(self, jobs):
+        self.jobs, self.live, self.most_live, self.episodes = list(jobs), 0, 0, {}
+
+    withholding = False
+
+    def prepare(self, loop):
+        self.most_live = max(self.most_live, len(loop.states))
+
+    def next_job(self):
+        if self.live or not self.jobs:
+            return None
+        self.live += 1
+        return 100 + len(self.jobs), self.jobs.pop()
+
+    def wait_limit(self):
+        return 0.01
+
+    def deliver(self, slot, episode):
+        self.live -= 1
+        self.episodes[slot] = episode
+
+
+def test_jobs_come_from_any_source_and_episodes_go_to_any_sink():
+    source = OneByOne(group_jobs(DOORS, 1, seed=4))
+    with WorkerPool(CORRIDOR, {"max_turns": 30}, workers=0) as pool:
+        RolloutLoop(Uneven(), pool, source, source, 8, Clock()).run(lockstep=False)
+        fixed, _ = rollout(Uneven(), pool, group_jobs(DOORS, 1, seed=4), lockstep=False)
+    assert source.most_live == 1 and sorted(source.episodes) == [101, 102, 103]
+    assert [episode.task for episode in source.episodes.values()] == DOORS[::-1]
+    assert transcript(source.episodes[slot] for slot in (101, 102, 103)) == transcript(fixed)
+
+
+def test_a_source_withholds_responses_and_can_end_the_rollout():
+    """As the sampling thread does while the trainer uses the engine, and when the run is being ended."""
+
+    class Ended(Exception):
+        pass
+
+    class Closed(OneByOne):
+        withholding = True
+        rounds = 0
+
+        def prepare(self, loop):
+            self.rounds += 1
+            if self.rounds > 3:
+                loop.settle()
+                assert all(state.observation for state in loop.states.values())
+                raise Ended
+
+    source, agent = Closed(group_jobs(DOORS, 1, seed=4)), Uneven()
+    with WorkerPool(CORRIDOR, {"max_turns": 30}, workers=0) as pool:
+        with pytest.raises(Ended):
+            RolloutLoop(agent, pool, source, source, 8, Clock()).run(lockstep=False)
+        assert not agent.thinking and not agent.answered and not pool.outstanding

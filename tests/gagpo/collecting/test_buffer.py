@@ -149,7 +149,7 @@ def test_every_task_is_trained_on_once_whatever_happens(ahead, spare, seed):
                 buffer.open(1)
                 discarded.append(group.place)
             else:
-                assert all(age(one, iteration) <= limit for one in group.played()) and group.complete
+                assert all(age(one, iteration) <= limit for one in group.finished()) and group.complete
                 batch.append(group.place)
         if len(batch) == TASKS:
             trained += batch

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gagpo.agents.rollout import rollout
 from gagpo.agents.setup import make_env
-from gagpo.collecting.collector import Collector, usable
+from gagpo.collecting.collector import usable
+from gagpo.collecting.on_policy import OnPolicyCollector
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.data.episodes import Turn
@@ -39,7 +41,7 @@ def collector(corridor):
     def make(algorithm="gagpo", **rollout):
         settings = load(corridor(algorithm=algorithm, rollout=rollout))
         tasks = make_env(settings.environment.id, settings.environment.kwargs).tasks("train")
-        return Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
+        return OnPolicyCollector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
 
     return make
 
@@ -54,13 +56,22 @@ def test_each_task_once_before_any_comes_again(collector):
     made = collector(tasks=3)
     names = [made.schedule.task_at(place) for place in range(16)]
     assert sorted(names[:8]) == sorted(names[8:]) == made.schedule.tasks[0].ids and names[:8] != names[8:]
-    assert play(made, Walker()).rounds == 1 and made.position == 3 and made.schedule.task_at(3) == names[3]
+    assert play(made, Walker()).rounds == 1 and made.buffer.position == 3 and made.schedule.task_at(3) == names[3]
 
 
 def test_groups_have_their_size_and_share_their_task(collector):
     found = play(collector(tasks=3, samples=5), Walker())
     assert [(e.group, e.sample) for e in found.episodes] == [(g, s) for g in range(3) for s in range(5)]
     assert all(len({e.task for e in found.episodes if e.group == g}) == 1 for g in range(3))
+
+
+def test_no_group_is_open_between_iterations(collector):
+    """The buffer of on-policy training: a group is opened, sampled and taken within one collection."""
+    made = collector(tasks=3)
+    for iteration in (1, 2):
+        play(made, Walker(), iteration)
+        assert made.buffer.state_dict() == {"position": 3 * iteration, "due": []}
+        assert not made.buffer.groups and not made.buffer.waiting and made.buffer.take() is None
 
 
 def test_iterations_differ_and_repeat(collector):
@@ -72,30 +83,30 @@ def test_iterations_differ_and_repeat(collector):
 def test_groups_that_teach_nothing_are_replaced(collector):
     made = collector({"preset": "dapo"}, tasks=4, samples=4)
     found = play(made, Walker())
-    assert 1 < found.rounds <= 10 and made.position > 4
+    assert 1 < found.rounds <= 10 and made.buffer.position > 4
     groups = {e.group for e in found.episodes}
     assert len(groups) == 4
     for group in groups:
         assert len({e.success for e in found.episodes if e.group == group}) == 2
-    assert len(found.played) == 4 * made.position
-    assert len({e.group for e in found.played}) == made.position
+    assert len(found.sampled_episodes) == 4 * made.buffer.position
+    assert len({e.group for e in found.sampled_episodes}) == made.buffer.position
 
 
 def test_an_environment_that_teaches_nothing_ends_after_the_rounds(collector):
     made = collector({"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 3}}}, tasks=2, samples=2)
     found = play(made, Walker(always="left"))
-    assert found.rounds == 3 and len(found.played) == 3 * 4
-    assert found.episodes == found.played[-4:]  # what the last round played, not three batches in one
+    assert found.rounds == 3 and len(found.sampled_episodes) == 3 * 4
+    assert found.episodes == found.sampled_episodes[-4:]  # what the last round played, not three batches in one
 
 
 def test_a_probe_chooses_each_groups_temperature(collector):
     made = collector({"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}, tasks=3)
     for iteration in range(3):
         found = play(made, Walker(), iteration)
-    assert len(found.probe) == 12 and {e.temperature for e in found.probe} == {1.0}
+    assert len(found.probe_episodes) == 12 and {e.temperature for e in found.probe_episodes} == {1.0}
     by_group = {e.group: e.temperature for e in found.episodes}
     assert len(set(by_group.values())) > 1 and all(0.5 <= t <= 1.5 for t in by_group.values())
-    assert {e.seed for e in found.probe}.isdisjoint({e.seed for e in found.episodes})
+    assert {e.seed for e in found.probe_episodes}.isdisjoint({e.seed for e in found.episodes})
 
 
 class Wordings:
@@ -125,7 +136,9 @@ def test_a_probes_votes_are_answers_not_wordings(corridor, texts, answers):
     environment = {"id": "gagpo/Math-v0", "kwargs": {"attempts": 1, "tools": False}}
     settings = load(corridor(algorithm=algorithm, environment=environment, rollout={"tasks": 1, "samples": 4}))
     tasks = make_env(environment["id"], environment["kwargs"]).tasks("train")
-    collector = Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
+    collector = OnPolicyCollector(
+        settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers)
+    )
     with WorkerPool(environment["id"], environment["kwargs"], workers=0) as pool:
         collector.collect(Wordings(texts), pool, 0)
     (probe,) = collector.controllers.agpo.state.by_task.values()
@@ -138,26 +151,27 @@ def test_replaced_tasks_are_probed_too_and_temperatures_go_by_task(collector):
     for iteration in range(4):
         found = play(made, Walker(), iteration)
         state = made.controllers.agpo.state
-        assert state.by_task.keys() == {episode.task for episode in found.probe}
-        assert {episode.task for episode in found.played} <= state.by_task.keys()
-        for episode in found.played:
+        assert state.by_task.keys() == {episode.task for episode in found.probe_episodes}
+        assert {episode.task for episode in found.sampled_episodes} <= state.by_task.keys()
+        for episode in found.sampled_episodes:
             assert episode.temperature == made.controllers.temperatures(1.0, [episode.task])[0]
 
 
 def test_a_probe_that_failed_leaves_its_task_alone(collector):
     made = collector({"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}, tasks=3)
     play(made, Walker())
-    whole = made._play
+    calls = []
 
-    def breaking(agent, pool, names, samples, label, *rest):
-        episodes = whole(agent, pool, names, samples, label, *rest)
-        if "probe" in label:
+    def breaking(agent, pool, jobs, **options):
+        calls.append(jobs)
+        episodes, clock = rollout(agent, pool, jobs, **options)
+        if len(calls) == 1:  # the probe
             for episode in episodes:
                 episode.outcome = "failed" if episode.group == 1 else episode.outcome
-        return episodes
+        return episodes, clock
 
-    made._play = breaking
-    names = [made.schedule.task_at(place) for place in range(made.position, made.position + 3)]
+    made.rollout = breaking
+    names = [made.schedule.task_at(place) for place in range(made.buffer.position, made.buffer.position + 3)]
     found = play(made, Walker(), 1)
     temperature = {episode.task: episode.temperature for episode in found.episodes}
     assert temperature[names[1]] == 1.0 and temperature[names[0]] != 1.0

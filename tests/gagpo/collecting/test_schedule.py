@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from gagpo.collecting.schedule import Apportionment, Schedule
+from gagpo.collecting.schedule import Schedule, WeightedRoundRobin
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.settings import load
 
@@ -28,7 +28,7 @@ def scheduled(corridor, weights=(2, 1, 1), tasks=8):
 @examples(max_examples=60, deadline=None)
 @given(st.lists(st.decimals("0.01", "100", places=2), min_size=1, max_size=6))
 def test_no_env_is_ever_a_whole_group_from_its_due(weights):
-    shares, had = Apportionment([float(weight) for weight in weights]), [0] * len(weights)
+    shares, had = WeightedRoundRobin([float(weight) for weight in weights]), [0] * len(weights)
     for place in range(200):
         had[shares.at(place)] += 1
         due = [float(weight / sum(weights)) * (place + 1) for weight in weights]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.collecting.distributed_rollout import packed, unpacked
+from gagpo.collecting.packing import packed, unpacked
 from gagpo.data import Episode, Row, Turn, episode_record
 from gagpo.distributed.background import Background, Overdue
 from gagpo.distributed.ranks import Ranks

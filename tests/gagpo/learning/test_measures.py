@@ -40,7 +40,7 @@ def played(made, iteration=0):
     """What the first iteration would learn from."""
     environment = made.settings.environment
     with WorkerPool(environment.id, environment.kwargs, workers=0) as pool:
-        return made.collector.collect(made.sampler.agent(), pool, iteration)
+        return made.collector.collect(made.sampler.agent, pool, iteration)
 
 
 def test_agpo_observes_the_entropy_at_temperature_1(trainer):

@@ -133,7 +133,7 @@ def test_states_of_two_envs_never_meet(mixture, tmp_path):
     """Both corridors show the same texts and have the same states; the doors are the same ones too."""
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT))), quiet=True)
     with open_run_pool(trainer.settings) as pool:
-        found = trainer.collector.collect(trainer.sampler.agent(), pool, 0)
+        found = trainer.collector.collect(trainer.sampler.agent, pool, 0)
     texts = {
         name: {turn.observation for one in found.episodes if one.environment == name for turn in one.turns}
         for name in ("long", "short")
@@ -215,7 +215,7 @@ def test_a_credit_over_the_batch_is_given_in_each_env_by_itself(mixture, tmp_pat
     credit = {"preset": "gagpo", "credit": {"norm": "batch"}}
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT, algorithm=credit))), quiet=True)
     with open_run_pool(trainer.settings) as pool:
-        episodes = trainer.collector.collect(trainer.sampler.agent(), pool, 0).episodes
+        episodes = trainer.collector.collect(trainer.sampler.agent, pool, 0).episodes
     from gagpo.credit import advantages
 
     settings, found = trainer.settings.algorithm.credit, []

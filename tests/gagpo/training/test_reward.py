@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gagpo.agents.setup import make_env
-from gagpo.collecting.collector import Collector
+from gagpo.collecting.on_policy import OnPolicyCollector
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.credit import BadTurns, Turns, turns_for
@@ -68,7 +68,7 @@ def test_groups_are_kept_by_what_training_pays(corridor):
     for reward, rounds in (("environment", 1), ("success", 2)):
         settings = load(corridor(environment=short, algorithm=sampling, reward=reward))
         tasks = make_env(GENEROUS).tasks("train")
-        made = Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
+        made = OnPolicyCollector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
         assert play(made, Walker()).rounds == rounds
 
 

@@ -2,12 +2,14 @@
 
 import pytest
 
+from gagpo.agents.context import Context
 from gagpo.agents.rollout import rollout
 from gagpo.agents.setup import make_env
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.policy import load_policy
 from gagpo.settings import SettingsError, load
 from gagpo.training.sampler import Sampler
+from tests.gagpo.training.test_trainer import run
 
 
 def sampler(settings, ranks):
@@ -29,3 +31,17 @@ def test_an_engine_that_keeps_no_weights_of_its_own_is_refused(corridor, outside
     settings = load(corridor(engine="elsewhere:ConstantOptions", rollout={"ahead": ahead, "workers": 1}))
     with pytest.raises(SettingsError, match=f"samples from the weights in training.*set {remedy}"):
         sampler(settings, Ranks(0, processes))
+
+
+def test_a_run_builds_one_context_for_all_iterations_and_evaluations(corridor, tmp_path, monkeypatch):
+    contexts, original = [], Context.__init__
+
+    def counted(self, *arguments, **options):
+        contexts.append(self)
+        original(self, *arguments, **options)
+
+    monkeypatch.setattr(Context, "__init__", counted)
+    config = corridor(training={"iterations": 2}, evaluation={"every": 1, "tasks": 2})
+    folder = run(config, tmp_path / "run")
+    assert len(folder.metrics()) == 2 and len(list((folder.path / "evals").glob("*.json"))) >= 2
+    assert len(contexts) == 1
