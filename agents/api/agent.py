@@ -51,7 +51,7 @@ class ApiAgent:
     raised when all requests under way are answered and their turns have been collected. An episode's ``info`` counts
     its ``requests``, ``prompt_tokens``, ``cached_tokens``, ``completion_tokens`` and ``cost`` (dollars).
 
-    concurrency: most requests under way.
+    concurrency: maximum requests under way.
     tools: of the environment, for prompts with tool calls.
     """
 
@@ -62,8 +62,8 @@ class ApiAgent:
         self.chat = chat
         self.concurrency = concurrency
         self._conversations: dict[int, list[Message]] = {}
-        self._asked: dict[int, EpisodeState] = {}  # by slot: states without an answer
-        self._waiting: deque[EpisodeState] = deque()  # those of them that are not sent yet
+        self._unanswered: dict[int, EpisodeState] = {}  # by slot
+        self._waiting: deque[EpisodeState] = deque()  # the unanswered states that are not sent yet
         self._sent: dict[Future[Answer], tuple[EpisodeState, list[Message]]] = {}
         self._answered: queue.SimpleQueue[Future[Answer]] = queue.SimpleQueue()
         self._error: BaseException | None = None
@@ -82,46 +82,50 @@ class ApiAgent:
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
         self.submit(states)
-        found: dict[int, Turn | None] = {}
-        while len(found) < len(states):
-            found.update(self.collect(None))
-        return [found[state.slot] for state in states]
+        turns: dict[int, Turn | None] = {}
+        while len(turns) < len(states):
+            turns.update(self.collect(None))
+        return [turns[state.slot] for state in states]
 
     def submit(self, states: Sequence[EpisodeState]) -> list[int]:
         """Queue the states; a full context is only known from the server's answer."""
         if self._error is not None:
             raise self._error
-        self._asked |= {state.slot: state for state in states}
+        self._unanswered |= {state.slot: state for state in states}
         self._waiting.extend(states)
         self._send()
         return []
 
     def collect(self, timeout: float | None) -> list[tuple[int, Turn | None]]:
-        found: list[tuple[int, Turn | None]] = []
+        """Turns of answered states by slot, None for a full context. Wait for the first answer only.
+
+        The client's thread puts finished requests into the queue; this thread reads them and sends the next ones.
+        """
+        collected: list[tuple[int, Turn | None]] = []
         with suppress(queue.Empty):
-            while self._asked:  # wait for the first answer only
-                future = self._answered.get(not found and self._error is None, timeout)
+            while self._unanswered:
+                future = self._answered.get(block=not collected and self._error is None, timeout=timeout)
                 state, conversation = self._sent.pop(future)
-                if self._asked.get(state.slot) is state:
-                    del self._asked[state.slot]
+                if self._unanswered.get(state.slot) is state:
+                    del self._unanswered[state.slot]
                     sent = self._sent_text(state, conversation)
                     try:
                         turn = self._turn(state, conversation, future.result())
-                        found.append((state.slot, replace(turn, sent=sent)))
+                        collected.append((state.slot, replace(turn, sent=sent)))
                     except ContextFull:
-                        found.append((state.slot, None))
+                        collected.append((state.slot, None))
                     except Exception as error:
                         self._fail(error)
                 if self._error is None:
                     self._send()
-        if self._error is not None and not found:
+        if self._error is not None and not collected:
             raise self._error
-        return found
+        return collected
 
     def forget(self, slot: int) -> None:
         """Drop the conversation, and the request if it is not sent."""
         self._conversations.pop(slot, None)
-        state = self._asked.pop(slot, None)
+        state = self._unanswered.pop(slot, None)
         if state is not None and state in self._waiting:
             self._waiting.remove(state)
 
@@ -151,10 +155,12 @@ class ApiAgent:
     def _sent_text(self, state: EpisodeState, conversation: list[Message]) -> str:
         """The messages of a request as text, without those of the episode's earlier requests; first the tools."""
         first = self.chat.history != "full" or not state.episode.turns
-        known = 0 if first else len(self._conversations.get(state.slot, ()))
-        tools = [json.dumps(spec, ensure_ascii=False) for spec in self.toolbox.specs] if self.toolbox and first else []
-        messages = [f"[{one['role']}]\n{one['content']}" for one in conversation[known:]]
-        return "\n\n".join(["\n".join(["[tools]", *tools]), *messages] if tools else messages)
+        already_sent = 0 if first else len(self._conversations.get(state.slot, ()))
+        parts = [f"[{message['role']}]\n{message['content']}" for message in conversation[already_sent:]]
+        if first and self.toolbox and self.toolbox.specs:
+            specs = [json.dumps(spec, ensure_ascii=False) for spec in self.toolbox.specs]
+            parts.insert(0, "\n".join(["[tools]", *specs]))
+        return "\n\n".join(parts)
 
     def _turn(self, state: EpisodeState, conversation: list[Message], answer: Answer) -> Turn:
         """The turn of an answer; adds the answer to the conversation."""
@@ -178,26 +184,34 @@ class ApiAgent:
 
     def _action(self, answer: Answer) -> str | None:
         """The action of an answer; servers leave out the stop string that ended it, which may close a tag."""
-        prompt, ends = self.chat.prompt, ("", *(() if answer.cut else self.chat.prompt.stop))
-        found = (prompt.read(answer.text + end, self.chat.multiline) for end in ends)
-        return next((action for action in found if action is not None), None)
+        prompt = self.chat.prompt
+        endings = [""] if answer.cut else ["", *prompt.stop]
+        for ending in endings:
+            action = prompt.read(answer.text + ending, self.chat.multiline)
+            if action is not None:
+                return action
+        return None
 
     def _extended(self, state: EpisodeState) -> list[Message]:
         """The conversation so far with the current observation."""
-        chat, turns = self.chat, state.episode.turns
-        prompt, instructions, observation = chat.prompt, chat.instructions, state.observation
+        chat = self.chat
+        prompt = chat.prompt
+        instructions = chat.instructions
+        turns = state.episode.turns
+        observation = state.observation
         actions = (state.info.get("admissible_actions") or ()) if chat.admissible else ()
         if chat.history == "full":
             before = list(self._conversations.get(state.slot, [])) if turns else []
-            if before and (asked := before[-1].get("tool_calls")):
-                shown = answer_messages(turns[-1].calls, observation)
-                shown[-1]["content"] = prompt.turn_text(instructions, turns, shown[-1]["content"], actions)
-                return [*before, *(one | {"tool_call_id": call["id"]} for one, call in zip(shown, asked, strict=True))]
-            text = (
-                prompt.turn_text(instructions, turns, observation, actions)
-                if turns
-                else prompt.first_text(instructions, observation, actions)
-            )
+            calls = before[-1].get("tool_calls") if before else None
+            if calls:
+                results = answer_messages(turns[-1].calls, observation)
+                results[-1]["content"] = prompt.turn_text(instructions, turns, results[-1]["content"], actions)
+                pairs = zip(results, calls, strict=True)
+                return [*before, *(result | {"tool_call_id": call["id"]} for result, call in pairs)]
+            if turns:
+                text = prompt.turn_text(instructions, turns, observation, actions)
+            else:
+                text = prompt.first_text(instructions, observation, actions)
         else:
             before = []
             text = prompt.window_text(instructions, turns, observation, actions, int(chat.history))

@@ -170,9 +170,9 @@ def withheld_request(status: int, body: bytes) -> bool:
     return status in (400, 403) and isinstance(fault, dict) and fault.get("code") in FILTERED
 
 
-def estimate(messages: Messages, said: str) -> Usage:
+def estimate(messages: Messages, answer: str) -> Usage:
     """Estimate the tokens of a question and its answer, at four characters a token."""
-    return Usage(prompt=sum(len(one["content"]) for one in messages) // 4, completion=len(said) // 4)
+    return Usage(prompt=sum(len(message["content"]) for message in messages) // 4, completion=len(answer) // 4)
 
 
 def _read_content(content: Content) -> tuple[str, str, str]:

@@ -58,7 +58,7 @@ _FOR_RETRIES = ("retry-after", "retry-after-ms", "x-should-retry")  # headers th
 
 
 class ApiError(GagpoError):
-    """The server refuses the request, or all attempts failed."""
+    """The server rejects the request, or all attempts failed."""
 
 
 class ContextFull(ApiError):
@@ -86,11 +86,14 @@ class _Stopped(openai.OpenAIError):
         self.error = error
 
 
-_asked: ContextVar[_Question] = ContextVar("question")
+_question: ContextVar[_Question] = ContextVar("question")  # of the task; openai passes nothing on to the transport
 
 
 class ApiClient:
     """Asks one model.
+
+    All requests run in one event loop in another thread, from the first :meth:`submit` to :meth:`close`. The caller
+    gets futures; nothing else waits for the thread.
 
     spent: total usage.
     record: called with every change of ``spent`` before it is made: before a request is sent, and when it is answered.
@@ -114,8 +117,7 @@ class ApiClient:
             max_retries=settings.attempts - 1,
             http_client=httpx2.AsyncClient(transport=_Transport(self.attempt, settings.url)),
         )
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="chat server", daemon=True).start()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def submit(
         self,
@@ -140,11 +142,15 @@ class ApiClient:
         with self._lock:
             if self._closed:
                 raise ApiError("the client is closed")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="chat server", daemon=True).start()
             return asyncio.run_coroutine_threadsafe(self._answer(question, fields), self._loop)
 
     async def _answer(self, question: _Question, fields: Mapping[str, object]) -> Answer:
-        _asked.set(question)
-        who, limit = f"{self.settings.model} at {self.settings.url}", self._limit
+        _question.set(question)
+        model = f"{self.settings.model} at {self.settings.url}"
+        limit = self._limit
         try:
             try:
                 await self._create(question, fields, limit)
@@ -158,10 +164,10 @@ class ApiClient:
         except asyncio.CancelledError:  # by close
             raise ApiError("the client is closed") from None
         except openai.APIConnectionError as error:
-            raise ApiError(self._exhausted(who, error.__cause__, question)) from None
+            raise ApiError(self._exhausted(model, error.__cause__, question)) from None
         except openai.APIStatusError as error:
             if not withheld_request(error.status_code, error.response.content):
-                raise self._refusal(who, error, question) from None
+                raise self._refusal(model, error, question) from None
             question.answer = Answer("", "", Usage(), withheld=True)
         assert question.answer is not None
         return replace(question.answer, usage=question.usage)
@@ -175,35 +181,37 @@ class ApiClient:
     def close(self) -> None:
         """Reject later questions and stop retries; requests that were sent are answered or reach their deadline."""
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+            if self._loop is not None and not self._closed:
+                asyncio.run_coroutine_threadsafe(self._end(self._loop), self._loop)
+            self._closed = True
 
-    async def _end(self) -> None:
+    async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Requests that were sent cost money, so they run to their end; those that wait for a retry are cancelled.
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks - self._sending:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._openai.close()
-        self._loop.stop()
+        loop.stop()
 
     @staticmethod
-    def _exhausted(who: str, reason: object, question: _Question) -> str:
+    def _exhausted(model: str, reason: object, question: _Question) -> str:
         """The error after the last attempt; a server may forbid further ones before they are used up."""
         tries = question.usage.requests
-        return f"{who} gave no answer in {tries} {'try' if tries == 1 else 'tries'}; the last time: {reason}"
+        return f"{model} gave no answer in {tries} {'try' if tries == 1 else 'tries'}; the last time: {reason}"
 
-    def _refusal(self, who: str, error: openai.APIStatusError, question: _Question) -> ApiError:
+    def _refusal(self, model: str, error: openai.APIStatusError, question: _Question) -> ApiError:
         status = error.status_code
         text = " ".join(error.response.text[:300].split()) or "no message"
         words = f"status {status}: {text}"
         if status >= 500 or status in (408, 409, 429):
-            return ApiError(self._exhausted(who, words, question))
+            return ApiError(self._exhausted(model, words, question))
         if status in (400, 413, 422) and any(mark in words.lower() for mark in _TOO_LONG):
-            return ContextFull(f"{who}: {words}")
-        advice = _ADVICE.get(status, "is --base-url the server's own address?" if 300 <= status < 400 else "")
+            return ContextFull(f"{model}: {words}")
+        redirects = 300 <= status < 400
+        advice = _ADVICE.get(status, "is --base-url the server's own address?" if redirects else "")
         advice = f"; {advice.format(key=self.settings.key_variable)}" if advice else ""
-        return ApiError(f"{who} refuses: {words}{advice}")
+        return ApiError(f"{model} refuses: {words}{advice}")
 
     # Called by the transport, in the event loop ----------------------------------------------------------------------
 
@@ -212,7 +220,9 @@ class ApiClient:
 
         A server that was never reached is given up at once. Other failures are retried, with one warning.
         """
-        question, settings, task = _asked.get(), self.settings, asyncio.current_task()
+        question = _question.get()
+        settings = self.settings
+        task = asyncio.current_task()
         if settings.limit_cost is not None and self.spent.cost >= settings.limit_cost:
             raise _Stopped(ApiError(f"${self.spent.cost:.2f} is spent, the limit is ${settings.limit_cost:.2f}"))
         if self._closed:
@@ -302,8 +312,10 @@ def _other(limit: str) -> str:
 
 def _encodable(messages: Messages) -> list[dict[str, Any]]:
     """The messages without half surrogate pairs, which UTF-8 cannot encode."""
-    found: list[dict[str, Any]] = json.loads(json.dumps(list(messages), ensure_ascii=False).encode(errors="replace"))
-    return found
+    encodable: list[dict[str, Any]] = json.loads(
+        json.dumps(list(messages), ensure_ascii=False).encode(errors="replace")
+    )
+    return encodable
 
 
 def _key(settings: ApiSettings) -> str:

@@ -1,5 +1,6 @@
 """Agents whose model runs behind a server that fails, hangs and limits requests."""
 
+import threading
 import time
 
 import pytest
@@ -273,3 +274,20 @@ def test_only_results_with_withheld_answers_tell_of_them():
         _, episodes = play(server, count=1)
     result = EvalResult.from_episodes(episodes, Panel(CORRIDOR, "test", "0" * 16, 1), "openai:m", 0.4)
     assert "withheld" not in result.to_json() and "server" not in " ".join(result_lines(result, 200))
+
+
+def test_a_client_starts_its_thread_with_the_first_request():
+    def threads():
+        return [thread for thread in threading.enumerate() if thread.name == "chat server"]
+
+    before = len(threads())
+    with serving() as server:
+        client = client_of(server)
+        assert len(threads()) == before
+        client.submit(ASK, 1.0, 4).result()
+        assert len(threads()) == before + 1
+        client.close()
+    unused = client_of(server)
+    unused.close()
+    with pytest.raises(ApiError, match="the client is closed"):
+        unused.submit(ASK, 1.0, 4)

@@ -117,17 +117,17 @@ def _cpu_arguments(config: PreTrainedConfig, item_bytes: int, max_length: int) -
 
 def environment(plan: ServerPlan) -> dict[str, str]:
     """The environment variables of a server's process."""
-    own = {
+    variables = {
         "VLLM_SERVER_DEV_MODE": "1",  # enables the calls that bring weights
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONPATH": os.pathsep.join(module_path()),
     }
     if plan.devices:
-        own["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, plan.devices))
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, plan.devices))
     else:  # vLLM would bind the threads of all servers to the first core
-        own |= {"OMP_NUM_THREADS": str(plan.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        variables |= {"OMP_NUM_THREADS": str(plan.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     inherited = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
-    return {**inherited, **own}
+    return {**inherited, **variables}
 
 
 def plan_servers(
@@ -170,7 +170,9 @@ class Server:
 
     def __init__(self, plan: ServerPlan, log: Path, host: str = "127.0.0.1"):
         require_vllm()
-        self.plan, self.log, self.host = plan, log, host
+        self.plan = plan
+        self.log = log
+        self.host = host
         self.port = 0
         self.process: int | None = None
         self._supervisor: Child | None = None
@@ -190,6 +192,8 @@ class Server:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         server = command("-m", "vllm.entrypoints.openai.api_server")
         server += ["--host", self.host, "--port", str(self.port), *arguments(self.plan)]
+        # The supervisor ends the server with all its processes when the pipe to this process closes, however this
+        # process ends.
         with open(self.log, "ab") as log:
             self._supervisor = Child(SUPERVISOR, *server, variables=environment(self.plan), output=log)
             pipe = self._supervisor.start()
@@ -218,25 +222,31 @@ class Server:
 
     def close(self) -> None:
         """End the server with all its processes; may be called twice."""
-        supervisor, self._supervisor, self.process = self._supervisor, None, None
+        supervisor = self._supervisor
+        self._supervisor = None
+        self.process = None
         if supervisor is not None:
             supervisor.end(CLOSE_SECONDS)
 
 
 class StartedServers:
-    """The servers that an engine has started. restarts: most in an hour; start_deadline: seconds for one to start."""
+    """The servers that an engine has started.
+
+    restarts: maximum in an hour, so that a server that cannot run does not fill a night with starts.
+    start_deadline: seconds for a server to start.
+    """
 
     def __init__(self, restarts: int, start_deadline: float):
         self.all: list[Server] = []
         self.budget = RestartBudget(restarts)
         self._start_deadline = start_deadline
-        self._left_out: set[int] = set()  # servers beyond the budget
+        self._reported: set[int] = set()  # servers that were reported to stay lost
 
     def start(self, servers: Iterable[Server]) -> None:
         """Start servers in place of those that run. Raises: ModelError if one ends or takes too long."""
         self.close()
         self.all += servers
-        for server in self.all:
+        for server in self.all:  # all at once, then wait: each loads for minutes
             server.start()
         for server in self.all:
             server.wait(self._start_deadline)
@@ -244,11 +254,11 @@ class StartedServers:
     def restart(self, number: int) -> bool:
         """Restart a server; returns False if that fails or the budget is used up."""
         if not self.budget.take():
-            if number not in self._left_out:
+            if number not in self._reported:
                 LOG.warning("a vLLM server stays lost: the restarts of this hour (%d) are used up", self.budget.most)
-            self._left_out.add(number)
+            self._reported.add(number)
             return False
-        self._left_out.discard(number)
+        self._reported.discard(number)
         server = self.all[number]
         try:
             server.start()
@@ -294,17 +304,17 @@ def main(line: Sequence[str]) -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--max-length", type=int, help="most tokens of a prompt and its response")
     parser.add_argument("--devices", type=int, nargs="*", default=[], help="numbers of the GPUs; none for a CPU")
-    chosen = parser.parse_args(line[:end])
+    options = parser.parse_args(line[:end])
     plan = ServerPlan(
-        folder=chosen.model,
-        dtype=chosen.dtype,
-        max_length=chosen.max_length,
-        devices=tuple(chosen.devices),
+        folder=options.model,
+        dtype=options.dtype,
+        max_length=options.max_length,
+        devices=tuple(options.devices),
         threads=max(1, os.cpu_count() or 1),
         more=tuple(line[end + 1 :]),
     )
-    server = command("-m", "vllm.entrypoints.openai.api_server", "--host", chosen.host)
-    os.execve(server[0], [*server, "--port", str(chosen.port), *arguments(plan)], environment(plan))
+    server = command("-m", "vllm.entrypoints.openai.api_server", "--host", options.host)
+    os.execve(server[0], [*server, "--port", str(options.port), *arguments(plan)], environment(plan))
 
 
 if __name__ == "__main__":

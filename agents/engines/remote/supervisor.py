@@ -15,7 +15,7 @@ from contextlib import suppress
 from gagpo.base import guard
 from gagpo.base.child import Pipe
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 def main(pipe: Pipe, *command: str) -> None:
@@ -28,7 +28,7 @@ def main(pipe: Pipe, *command: str) -> None:
         with suppress(OSError):
             pipe.send(server.pid)
         while server.poll() is None:
-            if select.select([pipe.socket], [], [], _LOOK_SECONDS)[0]:
+            if select.select([pipe.socket], [], [], _POLL_SECONDS)[0]:
                 break
     finally:
         status = guard.end(server.pid) if server.returncode is None else server.returncode

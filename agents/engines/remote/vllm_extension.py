@@ -43,7 +43,7 @@ class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
         self.parameters = init_info.parameters
 
     def start_weight_update(self) -> None:
-        self.taken = 0
+        self.loaded = 0
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, object]) -> None:
@@ -55,13 +55,13 @@ class FileReceiver(WeightTransferEngine[FileInit, FileUpdate]):
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
             self.model.load_weights((name, file.get_tensor(name)) for name in names)
-        self.taken += len(names)
+        self.loaded += len(names)
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
         _repack_heads(self.model)
-        if self.taken != self.parameters:
-            raise RuntimeError(f"{self.taken} of {self.parameters} tensors arrived")
+        if self.loaded != self.parameters:
+            raise RuntimeError(f"{self.loaded} of {self.parameters} tensors arrived")
 
     def shutdown(self) -> None:
         """Do nothing: no memory is held between updates."""

@@ -46,22 +46,23 @@ def _flat_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
     layout: AttentionLayout | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
+    """Attention of one layer, with the arguments that transformers passes to a registered function."""
     if layout is None:
         raise InvalidArgument("a model with flat attention is called through gagpo.model.flat.attention.forward")
+    window: int | None = more.pop("sliding_window", None)
+    softcap: float | None = more.pop("softcap", None)
+    sinks_H: Tensor | None = more.pop("s_aux", None)
     for name, argument in more.items():
         if name not in HARMLESS and argument is not None:
             raise InvalidArgument(f"the attention of {type(module).__name__} takes {name}, which is not known here")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     query_THD, key_THD, value_THD = (x[0].transpose(0, 1) for x in (query, key, value))
     layer: int = module.layer_idx  # type: ignore[assignment]
-    plain = sliding_window is None and softcap is None and s_aux is None
-    kind = PLAIN if plain else LayerKind(sliding_window, softcap, s_aux)
+    plain = window is None and softcap is None and sinks_H is None
+    kind = PLAIN if plain else LayerKind(window, softcap, sinks_H)
     return layout.attend(layer, query_THD, key_THD, value_THD, scale, kind)[None], None
 
 
