@@ -151,7 +151,7 @@ def test_interning_and_renumbering():
 def test_columns_are_built_by_of():
     with pytest.raises(BadTurns, match=r"reward_N is none: build it with Turns\.of"):
         Turns([0, 1], [0, 0], [0])
-    with pytest.raises(BadTurns, match="there is no column .sucess_E.; nearest: success_E"):
+    with pytest.raises(BadTurns, match=r"there is no column .sucess_E.; nearest: success_E"):
         Turns.of([0, 1], [0, 0], [0], sucess_E=[True])
 
 
