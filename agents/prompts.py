@@ -34,9 +34,14 @@ _TAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 class TurnText(Protocol):
     """An earlier turn, as a template sees it."""
 
-    observation: str
-    response: str
-    action: str
+    @property
+    def observation(self) -> str: ...
+
+    @property
+    def response(self) -> str: ...
+
+    @property
+    def action(self) -> str: ...
 
 
 _OBSERVATION = "{{ observation }}{% if actions %}\nAdmissible actions: {{ actions | join(', ') }}.{% endif %}"

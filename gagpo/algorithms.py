@@ -37,10 +37,8 @@ NAMED = ("credit", "gate", "aggregation")
 """Cells that may be written as a name alone."""
 
 
-def _row(
-    credit: str | Cells, ratio: str, gate: Cells, aggregation: str | Cells, **others: float | str | Cells
-) -> Cells:
-    return {"credit": credit, "ratio": ratio, "gate": gate, "aggregation": aggregation, **others}
+def _row(credit: str | Cells, ratio: str, gate: Cells, aggregation: str | Cells, **cells: float | str | Cells) -> Cells:
+    return {"credit": credit, "ratio": ratio, "gate": gate, "aggregation": aggregation, **cells}
 
 
 PRESETS: dict[str, Cells] = {
@@ -151,7 +149,9 @@ class Algorithm(ObjectiveSettings):
 
 def impossibilities(algorithm: Algorithm) -> list[str]:
     """The reasons why the cells cannot be combined."""
-    credit, gate, aggregation = algorithm.credit, algorithm.gate, algorithm.aggregation
+    credit = algorithm.credit
+    gate = algorithm.gate
+    aggregation = algorithm.aggregation
     reasons = []
     if isinstance(aggregation, Geometric | Power):
         if isinstance(gate, Cispo | Dppo | Likelihood):
@@ -236,9 +236,11 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Cells:
     """Merge ``changes`` into ``base`` by cell; a cell whose name changes starts from its defaults."""
     merged = dict(base)
     for key, change in changes.items():
-        old, new = merged.get(key), change
+        old = merged.get(key)
+        new = change
         if key in NAMED:
-            old, new = by_name(old), by_name(new)
+            old = by_name(old)
+            new = by_name(new)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             same_kind = new.get("name", old.get("name")) == old.get("name")
             change = merge(old, new) if same_kind else change

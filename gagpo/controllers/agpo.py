@@ -17,8 +17,8 @@ from gagpo.data import Turns
 State = dict[str, Any]
 """State as plain JSON."""
 
-NOTHING = 1e-8
-"""A running average at or below it restarts."""
+SMALLEST_AVERAGE = 1e-8
+"""A running average at or below it restarts, since deviations are divided by it."""
 
 
 def _require_order(low_name: str, low: float, high_name: str, high: float) -> None:
@@ -111,7 +111,7 @@ class Agpo(Options):
         return self
 
 
-class Statistics(NamedTuple):
+class ProbeStatistics(NamedTuple):
     """Statistics of one task's probe.
 
     deviation: ``u_c``, relative deviation of its uncertainty from the average; 0 without an adaptive temperature.
@@ -137,7 +137,7 @@ class AgpoState:
     uncertainty: float | None = None
     entropy_reference: float | None = None
     kl: float = 0.0
-    by_task: dict[str, Statistics] = field(default_factory=dict)
+    by_task: dict[str, ProbeStatistics] = field(default_factory=dict)
     entropy_share: dict[str, float] = field(default_factory=dict)
     tasks: list[str] = field(default_factory=list)
 
@@ -152,7 +152,9 @@ class AgpoController:
     def begin(self) -> None:
         """Forget the last iteration's tasks; the running averages stay."""
         state = self.state
-        state.by_task, state.entropy_share, state.tasks = {}, {}, []
+        state.by_task = {}
+        state.entropy_share = {}
+        state.tasks = []
 
     def observe_probe(self, turns: Turns, tasks_G: Sequence[str]) -> None:
         """Observe a probe: episodes sampled at the base temperature on tasks of the coming batch.
@@ -173,19 +175,20 @@ class AgpoController:
         deviation_G = self._deviation(dispersion_G, skewness_G, votes_G)
         columns = [column.tolist() for column in (deviation_G, dispersion_G, votes_G, skewness_G)]
         numbers_G = zip(*columns, strict=True)
-        self.state.by_task |= {task: Statistics(*numbers) for task, numbers in zip(names, numbers_G, strict=True)}
+        self.state.by_task |= {task: ProbeStatistics(*numbers) for task, numbers in zip(names, numbers_G, strict=True)}
 
     def _deviation(self, dispersion_G: np.ndarray, skewness_G: np.ndarray, votes_G: np.ndarray) -> np.ndarray:
         """Each task's ``u_c`` from the running average, which is then updated with the mean over the tasks.
 
         Without an average above 1e-8, it is 0.
         """
-        settings, average = self.settings.temperature, self.state.uncertainty
+        settings = self.settings.temperature
+        average = self.state.uncertainty
         if settings is None:
             return np.zeros(len(dispersion_G))
         uncertainty_G = settings.dispersion * dispersion_G + settings.votes * votes_G + settings.skewness * skewness_G
-        self.state.uncertainty = running(average, float(uncertainty_G.mean()), settings.rate)
-        if average is None or average <= NOTHING:
+        self.state.uncertainty = running_average(average, float(uncertainty_G.mean()), settings.rate)
+        if average is None or average <= SMALLEST_AVERAGE:
             return np.zeros(len(dispersion_G))
         return np.asarray((uncertainty_G - average) / (average + 1e-8))
 
@@ -195,7 +198,9 @@ class AgpoController:
         Each is compared with the running average, which is then updated with the mean over the groups. Without an
         adaptive radius, the entropy is not used.
         """
-        settings, state, average = self.settings.radius, self.state, self.state.entropy_reference
+        settings = self.settings.radius
+        state = self.state
+        average = state.entropy_reference
         state.tasks = list(tasks_G)
         if settings is None:
             return
@@ -206,12 +211,11 @@ class AgpoController:
                 f"{entropy_G.tolist()}"
             )
         share_G = np.ones(len(entropy_G))
-        if average is not None and average > NOTHING:
+        if average is not None and average > SMALLEST_AVERAGE:
             share_G = entropy_G / average
-        state.entropy_share = {
-            task: float(share_G[[other == task for other in tasks_G]].mean()) for task in dict.fromkeys(tasks_G)
-        }
-        state.entropy_reference = running(average, float(entropy_G.mean()), settings.entropy_rate)
+        task_array = np.array(tasks_G, np.object_)
+        state.entropy_share = {task: float(share_G[task_array == task].mean()) for task in dict.fromkeys(tasks_G)}
+        state.entropy_reference = running_average(average, float(entropy_G.mean()), settings.entropy_rate)
 
     def observe_update(self, old_kl: float) -> None:
         """Observe the mean of old less new log-probability after all updates of an iteration."""
@@ -261,11 +265,11 @@ class AgpoController:
         return asdict(self.state)
 
     def load_state_dict(self, state: State) -> None:
-        by_task = {task: Statistics(*numbers) for task, numbers in state["by_task"].items()}
+        by_task = {task: ProbeStatistics(*numbers) for task, numbers in state["by_task"].items()}
         self.state = AgpoState(**{**state, "by_task": by_task})
 
 
-def agpo_radius(probe: Statistics, entropy_share: float, kl: float, settings: AgpoRadius) -> float:
+def agpo_radius(probe: ProbeStatistics, entropy_share: float, kl: float, settings: AgpoRadius) -> float:
     """AGPO's symmetric clip radius, with ``h = clamp(entropy_share, entropy_low, entropy_high)``:
 
     ``clamp(base h (1 + votes VE)/(1 + dispersion sigma + kl KL + skewness |k3|), low, high)`` (arXiv 2605.20722)
@@ -276,6 +280,6 @@ def agpo_radius(probe: Statistics, entropy_share: float, kl: float, settings: Ag
     return float(np.clip(radius, settings.low, settings.high))
 
 
-def running(average: float | None, value: float, rate: float) -> float:
+def running_average(average: float | None, value: float, rate: float) -> float:
     """Exponential moving average; the first value starts it, or restarts it from 1e-8 or less."""
-    return value if average is None or average <= NOTHING else (1.0 - rate) * average + rate * value
+    return value if average is None or average <= SMALLEST_AVERAGE else (1.0 - rate) * average + rate * value

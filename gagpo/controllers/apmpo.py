@@ -85,12 +85,14 @@ class ApmpoController:
         return {"exponents": self.exponents, "radii": self.radii}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.exponents, self.radii = state["exponents"], state["radii"]
+        self.exponents = state["exponents"]
+        self.radii = state["radii"]
 
 
 def mean_and_deviation(value: np.ndarray, ddof: int) -> tuple[float, float]:
     """Mean and standard deviation; the deviation of fewer than two values is 0."""
-    return float(value.mean()), float(value.std(ddof=ddof)) if len(value) > 1 else 0.0
+    deviation = float(value.std(ddof=ddof)) if len(value) > 1 else 0.0
+    return float(value.mean()), deviation
 
 
 def apmpo_exponent(mean: float, settings: Apmpo) -> float:

@@ -38,13 +38,13 @@ class AveragedWeights:
 
         total: sums a number over the ranks.
         """
-        apart = length = 0.0
+        distance = length = 0.0  # squared
         for average, tensor in zip(self._average, self._local(), strict=True):
             weights = tensor.to("cpu")
-            average.lerp_(weights, 1.0 - kept(iteration))
-            apart += float((weights - average).square().sum())
+            average.lerp_(weights, 1.0 - average_weight(iteration))
+            distance += float((weights - average).square().sum())
             length += float(weights.square().sum())
-        return float((total(apart) / max(total(length), 1e-30)) ** 0.5)
+        return float((total(distance) / max(total(length), 1e-30)) ** 0.5)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -58,15 +58,15 @@ class AveragedWeights:
     @torch.no_grad()
     def _swap(self) -> None:
         for place, tensor in enumerate(self._local()):
-            own = tensor.to("cpu", copy=True)
+            weights = tensor.to("cpu", copy=True)
             tensor.copy_(self._average[place])
-            self._average[place] = own
+            self._average[place] = weights
 
     def _local(self) -> list[Tensor]:
         return [local(parameter) for parameter in self.parameters]
 
 
-def kept(iteration: int) -> float:
+def average_weight(iteration: int) -> float:
     """Weight of the old average in ``iteration``, from 1."""
     return (iteration - 1) / (iteration + ETA)
 

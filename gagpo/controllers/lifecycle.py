@@ -43,7 +43,7 @@ class Controllers:
     """All controllers of a run; without settings, no method changes anything.
 
     trust_region: KL target of an iteration, nats per token; None for no limit.
-    by_groups: multiply the learning rate by the square root of the share of task groups with a signal.
+    by_groups: multiply the learning rate by the square root of the fraction of task groups with a signal.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class Controllers:
 
     def keep(self, turns: Turns) -> np.ndarray:
         """Which episodes to train on, bool[E]; dynamic sampling replaces the other groups."""
-        kept_E = keep_episodes(turns, self.settings.dynamic_sampling)
-        return np.asarray(kept_E & keep_varied(turns, self.settings.variance_filter))
+        mask_E = keep_episodes(turns, self.settings.dynamic_sampling)
+        return np.asarray(mask_E & keep_varied(turns, self.settings.variance_filter))
 
     def shape(self, turns: Turns, limit: np.ndarray | int) -> Turns:
         """Shape the rewards. limit: most tokens of a response, for all turns or one for each."""
@@ -121,7 +121,8 @@ class Controllers:
 
         exponent = low = high = None
         if self.apmpo:
-            exponent, high = _on_tokens(self.apmpo.exponents, group_K), _on_tokens(self.apmpo.radii, group_K)
+            exponent = _on_tokens(self.apmpo.exponents, group_K)
+            high = _on_tokens(self.apmpo.radii, group_K)
             low = high if self.apmpo.settings.symmetric else None
         if self.agpo and self.agpo.settings.radius and self.agpo.state.tasks:
             low = high = _on_tokens([self.agpo.radius(task) for task in self.agpo.state.tasks], group_K)
@@ -136,19 +137,20 @@ class Controllers:
         """The learning rate of the coming steps.
 
         Adam normalises gradients, so a batch in which one group of ten has a signal moves the weights as far as a full
-        one, with more noise. ``by_groups`` compensates with the square root of that share.
+        one, with more noise. ``by_groups`` compensates with the square root of that fraction.
 
         highest: rate of the parameter group.
         scheduled: the schedule's factor.
-        zero_groups: share of task groups without a signal.
+        zero_groups: fraction of task groups without a signal.
         """
-        share = math.sqrt(1.0 - zero_groups) if self.by_groups else 1.0
-        return highest * (scheduled * share) * (self.trust_region.scale if self.trust_region else 1.0)
+        group_factor = math.sqrt(1.0 - zero_groups) if self.by_groups else 1.0
+        region_factor = self.trust_region.scale if self.trust_region else 1.0
+        return highest * (scheduled * group_factor) * region_factor
 
-    def bound_step(self, seen: float | None, measure: Callable[[], float], shorten: Callable[[float], None]) -> None:
+    def bound_step(self, last_kl: float | None, measure: Callable[[], float], shorten: Callable[[float], None]) -> None:
         """Shorten the step as far as the trust region requires; see :meth:`TrustRegion.bound`."""
         if self.trust_region:
-            self.trust_region.bound(seen, measure, shorten)
+            self.trust_region.bound(last_kl, measure, shorten)
 
     def skip(self) -> None:
         """Note that the batch led to no step."""

@@ -34,39 +34,42 @@ class TrustRegion:
 
     target: nats per token, above 0.
     scale: factor of the learning rate, ``LEAST`` to 1.
-    kept: part of the last step that was kept, above 0 to 1.
+    step_fraction: fraction of the last step that remains, above 0 to 1.
     kl: divergence of the last step before it was shortened, nats per token; None if not measured.
     """
 
     def __init__(self, target: float):
         self.target = target
-        self.scale = self.kept = 1.0
+        self.scale = 1.0
+        self.step_fraction = 1.0
         self.kl: float | None = None
 
-    def bound(self, seen: float | None, measure: Callable[[], float], shorten: Callable[[float], None]) -> None:
+    def bound(self, last_kl: float | None, measure: Callable[[], float], shorten: Callable[[float], None]) -> None:
         """Shorten the last step while it goes too far, and adapt the learning rate.
 
-        seen: divergence of the tokens when they were last trained on, which is free but misses the last optimiser step;
-            None after a single step. The step is measured only if this is None or near the target.
+        last_kl: divergence of the tokens when they were last trained on, which is free but misses the last optimiser
+            step; None after a single step. The step is measured only if this is None or near the target.
         measure: returns the current divergence of the step.
         shorten: keeps the given part of the step.
         """
         self.forget()
-        if seen is None or not seen < self.target / 4:
+        if last_kl is None or not last_kl < self.target / 4:
             for _ in range(ROUNDS):
                 part = self._part(measure())
                 if part is None:
                     break
-                self.kept *= part
+                self.step_fraction *= part
                 shorten(part)
         change = GROWTH
         if self.kl is not None and not self.kl < self.target:
+            # A divergence that is not finite halves the rate, as the largest finite ones do.
             change = max(0.5, math.sqrt(self.target / self.kl)) if math.isfinite(self.kl) else 0.5
         self.scale = min(1.0, max(LEAST, self.scale * change))
 
     def forget(self) -> None:
         """Forget the last step; the learning rate stays."""
-        self.kl, self.kept = None, 1.0
+        self.kl = None
+        self.step_fraction = 1.0
 
     def _part(self, kl: float) -> float | None:
         """The part to keep of a step with this divergence; None for all of it."""
@@ -77,8 +80,10 @@ class TrustRegion:
         return max(LEAST, math.sqrt(self.target / kl)) if math.isfinite(kl) else LEAST
 
     def values(self) -> dict[str, float]:
-        found = {"rate_scale": self.scale, "step_kept": self.kept}
-        return found if self.kl is None else {**found, "step_kl": self.kl}
+        metrics = {"rate_scale": self.scale, "step_kept": self.step_fraction}
+        if self.kl is not None:
+            metrics["step_kl"] = self.kl
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         return {"scale": self.scale}

@@ -101,7 +101,8 @@ class AgpoAdaptive(CreditSettings):
     dispersion: Dispersion = "std"
 
     def advantage(self, turns: Turns) -> np.ndarray:
-        return_E, group_E, groups = turns.return_E, turns.group_index_E, turns.num_groups
+        return_E = turns.return_E
+        group_E, groups = turns.group_index_E, turns.num_groups
         spread_G = group_dispersion(return_E, group_E, groups, self.dispersion)
         spread_G = np.where(spread_G > SMALLEST, spread_G, group_std(return_E, group_E, groups))
         scale_G = np.maximum(spread_G, SMALLEST)

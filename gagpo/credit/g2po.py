@@ -31,11 +31,11 @@ class G2po(CreditSettings):
     def advantage(self, turns: Turns) -> np.ndarray:
         state_N = turns.states()
         states = int(state_N.max()) + 1
-        paid_N = turns.reward_E[turns.episode_N]
-        left_N = np.bincount(turns.episode_N)[turns.episode_N] - _places(turns)
-        value_N = group_mean(self.gamma**left_N * paid_N, state_N, states)[state_N]
-        ended_N = np.where(turns.last_N & turns.required_success_E[turns.episode_N], paid_N, 0.0)
-        next_N = next_in_episode(value_N, turns.last_N) + ended_N
+        reward_N = turns.reward_E[turns.episode_N]
+        remaining_N = np.bincount(turns.episode_N)[turns.episode_N] - _places(turns)
+        value_N = group_mean(self.gamma**remaining_N * reward_N, state_N, states)[state_N]
+        end_N = np.where(turns.last_N & turns.required_success_E[turns.episode_N], reward_N, 0.0)
+        next_N = next_in_episode(value_N, turns.last_N) + end_N
         node_N = standardise(next_N - turns.penalty_N, state_N, states)
         edge_N = standardise(next_N - value_N, turns.group_index_N, turns.num_groups)
         return np.asarray(Grpo().advantage(turns) + (node_N + edge_N))

@@ -48,7 +48,7 @@ class Gagpo(CreditSettings):
     trajectory_weight: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
-    def _one_fixed_point(self) -> Gagpo:
+    def _has_unique_values(self) -> Gagpo:
         if self.proxy == "graph" and self.gamma == 1:
             raise InvalidArgument("proxy=graph requires gamma below 1: otherwise its values are not unique")
         if self.proxy == "graph" and self.leave_one_out:
@@ -98,7 +98,8 @@ class Gagpo(CreditSettings):
         if not self.bootstrap_truncated:
             return next_N
         state_N = turns.states(self.scope)
-        cut_E, last_E = cut_state(turns, self.scope), state_N[turns.last_N]
+        cut_E = cut_state(turns, self.scope)
+        last_E = state_N[turns.last_N]
         # A leave-one-out value differs between the visits of a state: in the last turn's state it is that turn's.
         visit_N = value_N if self.proxy == "graph" else self._visit_value(turns)
         value_S = group_mean(visit_N, state_N, int(state_N.max()) + 1)

@@ -71,6 +71,6 @@ def within_state(graph: RolloutGraph, value_N: np.ndarray, norm: str) -> np.ndar
 def episode_advantage(turns: Turns, norm: str, statistics: str) -> np.ndarray:
     """``Norm(Z)`` of :class:`Graphgpo` at each turn, float64[N]."""
     if statistics == "turn":
-        paid_E = turns.reward_E
-        return normalise(paid_E[turns.episode_N] - turns.penalty_N, turns.group_index_N, turns.num_groups, norm)
+        reward_E = turns.reward_E
+        return normalise(reward_E[turns.episode_N] - turns.penalty_N, turns.group_index_N, turns.num_groups, norm)
     return np.asarray(normalise(turns.return_E, turns.group_index_E, turns.num_groups, norm)[turns.episode_N])

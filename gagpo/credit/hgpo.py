@@ -38,7 +38,8 @@ class Hgpo(CreditSettings):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         return_N = return_to_go(turns.net_reward_N, turns.last_N, self.gamma)
-        total_N, weight_N = np.zeros(turns.num_turns), np.zeros(turns.num_turns)
+        total_N = np.zeros(turns.num_turns)
+        weight_N = np.zeros(turns.num_turns)
         for back, group_N in enumerate(context_groups(turns, self.depth)):
             groups = int(group_N.max()) + 1
             weight = float(back + self.weight_offset) ** self.alpha

@@ -82,8 +82,8 @@ class Milegpo(Graphgpo):
         for score_V, weight in ((self.milestones(graph), self.milestone_weight), (self.traps(graph), self.trap_weight)):
             # Only gains in potential count, not losses.
             potential_V = weight * graph.spread(score_V, self.omega)
-            ahead_N, here_N = potential_V[graph.target_N], potential_V[graph.source_N]
-            gains.append(np.maximum(self.potential_gamma * ahead_N - here_N, 0.0))
+            next_N = self.potential_gamma * potential_V[graph.target_N]
+            gains.append(np.maximum(next_N - potential_V[graph.source_N], 0.0))
         return np.asarray(self.reward * self.lam * (gains[0] - gains[1]))
 
     def milestones(self, graph: RolloutGraph) -> np.ndarray:
@@ -94,22 +94,24 @@ class Milegpo(Graphgpo):
         + progress_weight psi(v))`` if retained and times ``rest`` if not. A milestone is retained for local progress, a
         coverage m of ``retain_coverage`` or, with ``retain_branches``, branch credit.
         """
-        visits, rate_V = graph.visits, success_rate(graph.turns)[graph.group_V]
-        found_V = visits.successful > 0
-        found_V[graph.sink_G] = False
+        visits = graph.visits
+        rate_V = success_rate(graph.turns)[graph.group_V]
+        milestone_V = visits.successful > 0
+        milestone_V[graph.sink_G] = False
         if not self.weighted:
-            return np.asarray(found_V, np.float64)
+            return np.asarray(milestone_V, np.float64)
         coverage_V = visits.successful / np.maximum(_successes(graph), 1)[graph.group_V]
         score_V = self.success_weight * np.maximum(visits.success_share - rate_V, 0.0)
         score_V = score_V + self.coverage_weight * coverage_V + self.degree_weight * _degree(graph)
-        score_V = np.where(found_V, score_V, 0.0)
+        score_V = np.where(milestone_V, score_V, 0.0)
         if self.contextual:
             score_V = score_V * self._context(graph, coverage_V)
         return _over_largest(score_V, graph)
 
     def _context(self, graph: RolloutGraph, coverage_V: np.ndarray) -> np.ndarray:
         """Factor of each milestone's score, float64[V]; ``rest`` if it is not retained."""
-        branch_V, progress_V = branch_credit(graph), self.progress(graph)
+        branch_V = branch_credit(graph)
+        progress_V = self.progress(graph)
         retained_V = (progress_V > TOLERANCE) | (coverage_V >= self.retain_coverage - TOLERANCE)
         if self.retain_branches:
             retained_V |= branch_V > TOLERANCE
@@ -122,16 +124,17 @@ class Milegpo(Graphgpo):
         Traps are states that only failures visit, at least two of them or one repeatedly, and that score at least .1:
         ``failure_weight max(p-(v) - p-, 0) + revisit_weight m-(v) revisits/visitors``.
         """
-        visits, rate_V = graph.visits, success_rate(graph.turns)[graph.group_V]
+        visits = graph.visits
+        rate_V = success_rate(graph.turns)[graph.group_V]
         failures_V = (np.bincount(graph.turns.group_index_E) - _successes(graph))[graph.group_V]
         share_V = visits.failed / np.maximum(failures_V, 1) * visits.revisits / np.maximum(visits.trajectories, 1)
         score_V = self.failure_weight * np.maximum(visits.failure_share - (1.0 - rate_V), 0.0)
         score_V = score_V + self.revisit_weight * share_V
-        met_V = (visits.successful == 0) & ((visits.failed >= 2) | ((visits.failed > 0) & (visits.revisits > 0)))
-        found_V = met_V & (score_V >= TRAP_SCORE - TOLERANCE)
+        failing_V = (visits.successful == 0) & ((visits.failed >= 2) | ((visits.failed > 0) & (visits.revisits > 0)))
+        trap_V = failing_V & (score_V >= TRAP_SCORE - TOLERANCE)
         if not self.weighted:
-            return np.asarray(found_V, np.float64)
-        return _over_largest(np.where(found_V, score_V, 0.0), graph)
+            return np.asarray(trap_V, np.float64)
+        return _over_largest(np.where(trap_V, score_V, 0.0), graph)
 
     def progress(self, graph: RolloutGraph) -> np.ndarray:
         """``psi(v)``: the largest positive local progress among the edges into v that a success used, float64[V].
@@ -140,11 +143,12 @@ class Milegpo(Graphgpo):
         the task's largest. ``l`` is the edge's failure share less its siblings' mean (without siblings, v's less the
         task's), at least 0.
         """
-        visits, uses = graph.visits, graph.uses
+        visits = graph.visits
+        uses = graph.uses
         rate_M = success_rate(graph.turns)[graph.group_V[graph.source_M]]
-        beside_M, others_M = graph.beside_M(uses.failure_share)
+        siblings_M, has_siblings_M = graph.sibling_mean(uses.failure_share)
         alone_M = visits.failure_share[graph.target_M] - (1.0 - rate_M)
-        worse_M = np.maximum(np.where(others_M, uses.failure_share - beside_M, alone_M), 0.0)
+        worse_M = np.maximum(np.where(has_siblings_M, uses.failure_share - siblings_M, alone_M), 0.0)
         used_M = uses.successful > 0
         nearer_M = np.zeros(len(used_M))
         distance_V = graph.distance_V
@@ -162,8 +166,8 @@ def branch_credit(graph: RolloutGraph) -> np.ndarray:
     Branch credit is an edge's success share less the mean of its siblings, divided by the task's largest.
     """
     share_M = graph.uses.success_share
-    beside_M, others_M = graph.beside_M(share_M)
-    credit_M = np.where(others_M, share_M - beside_M, 0.0)
+    siblings_M, has_siblings_M = graph.sibling_mean(share_M)
+    credit_M = np.where(has_siblings_M, share_M - siblings_M, 0.0)
     group_M = graph.group_V[graph.source_M]
     largest_M = graph.highest(np.abs(credit_M), group_M)[group_M]
     credit_M = np.divide(credit_M, largest_M, out=np.zeros(len(credit_M)), where=largest_M > TOLERANCE)

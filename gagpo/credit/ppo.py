@@ -28,7 +28,8 @@ class PpoToken(CreditSettings):
     def advantage_and_target(self, turns: Turns, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Advantages and value targets, float64[K] each, from the critic's value at each response token."""
         tokens_N = response_tokens(turns)
-        reward_K, last_K = np.zeros(len(value)), np.zeros(len(value), np.bool_)
+        reward_K = np.zeros(len(value))
+        last_K = np.zeros(len(value), np.bool_)
         end_N = np.cumsum(tokens_N) - 1
         reward_K[end_N] = turns.net_reward_N
         last_K[end_N[turns.last_N]] = True

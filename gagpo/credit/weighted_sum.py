@@ -42,7 +42,8 @@ class WeightedSum(CreditSettings):
     @model_validator(mode="after")
     def _summable(self) -> WeightedSum:
         for credit in self.credits:
-            if reason := self._why_not(credit):
+            reason = self._why_not(credit)
+            if reason:
                 raise InvalidArgument(f"credits: {credit.name} {reason}")
         if self.weights is not None and len(self.weights) != len(self.credits):
             raise InvalidArgument(

@@ -1,8 +1,12 @@
 """Stages of experience, from episodes to rows of tokens; needs numpy alone.
 
-1. The rollout collects an :class:`Episode` of :class:`Turn` s; ``episode_file`` writes and reads them.
-2. :class:`Turns` holds the columns of a batch of turns, from which credit is computed.
-3. A :class:`Row` is one token sequence that the trainer reads; :func:`build_rows` merges turns with a common prefix.
+1. A rollout collects an :class:`Episode` of :class:`Turn` objects, which do not change once they are complete.
+2. :func:`turns_from_episodes` makes :class:`Turns`, the columns of a batch that credit is computed from, with states by
+   a :data:`StateKey`. :func:`turns_from_tokens` makes them from another trainer's padded matrices.
+3. :func:`build_rows` makes each :class:`Row`, a token sequence that the trainer reads; turns with a common prefix share
+   one.
+4. Training gives a :class:`TurnCredit` for each turn. :func:`write_episodes` writes both, in the format of
+   :mod:`gagpo.data.episode_file`.
 """
 
 from gagpo.data.episode import MOST_SENT, Decode, Episode

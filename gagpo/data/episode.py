@@ -66,7 +66,7 @@ def prompt_texts(turns: Sequence[Turn], decode: Decode) -> Iterator[str]:
     for turn in turns:
         continues = np.array_equal(turn.prompt_ids[: len(before)], before)
         new_ids = turn.prompt_ids[len(before) if continues else 0 :]
-        shown_ids = new_ids[-MOST_SENT:] if len(before) else new_ids
-        ellipsis = "… " if len(shown_ids) < len(new_ids) else ""
-        yield turn.sent or ellipsis + decode(shown_ids.tolist())
+        recent_ids = new_ids[-MOST_SENT:] if len(before) else new_ids
+        ellipsis = "… " if len(recent_ids) < len(new_ids) else ""
+        yield turn.sent or ellipsis + decode(recent_ids.tolist())
         before = np.concatenate([turn.prompt_ids, turn.response_ids])

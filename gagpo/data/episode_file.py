@@ -166,15 +166,17 @@ def credits_from_record(record: dict[str, Any]) -> list[TurnCredit] | None:
     Numbers of tokens are rounded to four digits, as they are written. Raises: InvalidArgument naming the first wrong
     key.
     """
-    kept = _checked({"kept": record.get("kept")}, ("kept",))["kept"]
-    if kept is None:
+    trained_on = _checked({"kept": record.get("kept")}, ("kept",))["kept"]
+    if trained_on is None:
         return None
     credits = []
     for row in _checked(record, ("turns",))["turns"]:
         numbers = _checked({name: row.get(name) for name in _CREDIT_KEYS}, _CREDIT_KEYS)
         tokens = row.get("tokens") or {}
-        columns = {name: np.asarray(tokens.get(key) or [], np.float32) for key, name in _TOKEN_COLUMNS.items()}
-        credits.append(TurnCredit(kept, **numbers, **columns))
+        columns: dict[str, Any] = {
+            name: np.asarray(tokens.get(key) or [], np.float32) for key, name in _TOKEN_COLUMNS.items()
+        }
+        credits.append(TurnCredit(trained_on, **numbers, **columns))
     return credits
 
 

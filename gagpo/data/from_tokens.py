@@ -27,7 +27,9 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
     Raises:
         BadTurns: shapes do not match, or an episode has no sampled token.
     """
-    response_BL, mask_BL, reward = as_array(response_BL), as_array(mask_BL).astype(np.bool_), as_array(reward)
+    response_BL = as_array(response_BL)
+    mask_BL = as_array(mask_BL).astype(np.bool_)
+    reward = as_array(reward)
     if mask_BL.ndim != 2:
         raise BadTurns(f"the mask must have one row per episode, got shape {mask_BL.shape}")
     if response_BL.shape != mask_BL.shape or reward.shape not in (mask_BL.shape, mask_BL.shape[:1]):
@@ -35,12 +37,12 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
             f"response, mask and reward do not fit: {response_BL.shape}, {mask_BL.shape} and {reward.shape}; "
             "reward has one entry per episode or per token"
         )
-    silent = np.flatnonzero(~mask_BL.any(axis=1))
-    if silent.size:
-        raise BadTurns(f"episode {silent[0]} has no sampled token: leave it out")
+    unsampled_rows = np.flatnonzero(~mask_BL.any(axis=1))
+    if unsampled_rows.size:
+        raise BadTurns(f"episode {unsampled_rows[0]} has no sampled token: leave it out")
     starts_BL = mask_BL.copy()
     starts_BL[:, 1:] &= ~mask_BL[:, :-1]
-    behind_BL = np.cumsum(starts_BL).reshape(mask_BL.shape) - 1  # the turn that contains or precedes a token
+    turn_BL = np.cumsum(starts_BL).reshape(mask_BL.shape) - 1  # the turn that contains or precedes a token
     row_N, place_N = np.nonzero(starts_BL)
     turns = len(row_N)
     first_N = np.diff(row_N, prepend=-1) != 0
@@ -49,9 +51,9 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
         reward_N = np.where(last_N, reward[row_N], 0.0)
     else:
         # A reward before a row's first turn is paid to that turn.
-        owner_BL = np.maximum(behind_BL, np.flatnonzero(first_N)[:, None])
-        reward_N = np.bincount(owner_BL.ravel(), reward.astype(np.float64).ravel(), turns)
-    tokens_N = np.bincount(behind_BL[mask_BL], minlength=turns)
+        paid_turn_BL = np.maximum(turn_BL, np.flatnonzero(first_N)[:, None])
+        reward_N = np.bincount(paid_turn_BL.ravel(), reward.astype(np.float64).ravel(), turns)
+    tokens_N = np.bincount(turn_BL[mask_BL], minlength=turns)
     end_N = place_N + tokens_N
     states = [
         () if first_N[turn] else tuple(response_BL[row_N[turn], end_N[turn - 1] : place_N[turn]].tolist())

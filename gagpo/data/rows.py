@@ -58,27 +58,31 @@ def build_rows(episodes: Sequence[Episode]) -> list[Row]:
         ids = np.zeros(0, np.int32)
         columns: list[tuple[np.ndarray, ...]] = []
         for turn in episode.turns:
-            length, first, count = len(ids), len(turn.prompt_ids), len(turn.response_ids)
-            if not (0 < length <= first and np.array_equal(turn.prompt_ids[:length], ids)):
-                rows += _finished(ids, columns, episode, groups)
+            first = len(turn.prompt_ids)
+            count = len(turn.response_ids)
+            continues = 0 < len(ids) <= first and np.array_equal(turn.prompt_ids[: len(ids)], ids)
+            if not continues:
+                rows += _finished_row(ids, columns, episode, groups)
                 columns = []
             ids = np.concatenate([turn.prompt_ids, turn.response_ids])
 
-            # Turns and tokens are counted whether or not they are trained.
+            # Turns without tokens are counted too: these numbers are places in the columns of Turns.
             if count:
                 offset_K = np.arange(count)
                 logprob_K = turn.logprobs if len(turn.logprobs) == count else np.zeros(count, np.float32)
                 columns.append((first + offset_K, np.full(count, turn_number), token_number + offset_K, logprob_K))
             turn_number += 1
             token_number += count
-        rows += _finished(ids, columns, episode, groups)
+        rows += _finished_row(ids, columns, episode, groups)
     return rows
 
 
-def _finished(ids: np.ndarray, columns: list[tuple[np.ndarray, ...]], episode: Episode, groups: list[int]) -> list[Row]:
+def _finished_row(
+    ids: np.ndarray, columns: list[tuple[np.ndarray, ...]], episode: Episode, groups: list[int]
+) -> list[Row]:
     """The row, if it has trained tokens."""
     if not columns:
         return []
     place_K, turn_K, token_K, logprob_K = (np.concatenate(column) for column in zip(*columns, strict=True))
-    temperature, group = episode.temperature or 1.0, groups.index(episode.group)
-    return [Row(ids, place_K, turn_K, token_K, logprob_K, temperature, group)]
+    temperature = episode.temperature or 1.0
+    return [Row(ids, place_K, turn_K, token_K, logprob_K, temperature, groups.index(episode.group))]

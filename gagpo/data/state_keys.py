@@ -43,7 +43,8 @@ def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, n
     turn_keys: list[Hashable] = []
     end_keys: list[Hashable] = []
     for number, episode in enumerate(episodes):
-        env, kind = episode.environment, key
+        env = episode.environment
+        kind: str = key
         if key == "auto":
             kind = "observation" if env in stateless_envs else "state"
         for turn in episode.turns:

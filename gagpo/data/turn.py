@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -48,7 +48,7 @@ class Turn:
 
     A turn does not change: every stage returns a new one. An agent samples it; the rollout adds the observation that
     was responded to (:meth:`with_observation`) and what the environment answers (:meth:`with_result`,
-    :meth:`with_answer`). A copy takes about 4 microseconds, far less than sampling a response.
+    :meth:`with_answer`).
 
     observation: what the environment showed.
     response: the text that answered it.
@@ -132,21 +132,27 @@ class Turn:
 
     def with_observation(self, observation: str, state: str | None) -> Turn:
         """The turn with the observation that it responds to, and the state key there."""
-        return replace(self, observation=observation, state=state)
+        return self._with(observation=observation, state=state)
 
     def with_result(self, reward: float, accepted: bool) -> Turn:
         """The turn after one of its actions; a turn without a valid action stays invalid."""
         invalid = self.invalid
         if not accepted and self.valid:
             invalid = "cut off" if self.cut else "refused"
-        return replace(self, reward=self.reward + reward, invalid=invalid)
+        return self._with(reward=self.reward + reward, invalid=invalid)
 
     def with_answer(self, observation: str) -> Turn:
         """The turn with ``observation`` as the answer to its first call without one."""
         calls = list(self.calls)
         place = next(number for number, call in enumerate(calls) if call.answer is None)
         calls[place] = calls[place]._replace(answer=calls[place].reply(observation))
-        return replace(self, calls=tuple(calls))
+        return self._with(calls=tuple(calls))
+
+    def _with(self, **fields: Any) -> Turn:
+        """A copy with other fields, faster than ``dataclasses.replace`` by several times: every step copies a turn."""
+        turn = object.__new__(Turn)
+        turn.__dict__.update(self.__dict__, **fields)
+        return turn
 
     @property
     def pending_action(self) -> str | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gagpo.objectives.layout import Layout, segment_mean
-from gagpo.objectives.nonfinite import held
+from gagpo.objectives.nonfinite import clamped_log_ratio
 from gagpo.objectives.options import Correction
 
 
@@ -21,7 +21,7 @@ def correction_weights(
     """Weight of each token for :func:`policy_loss`, float[K] (None if all are 1), and metric sums for :func:`summary`.
 
     The metrics are ``mismatch_kl`` (KL(sampler || trainer), k3, per token), ``mismatch_weight`` (mean weight before any
-    cap), ``mismatch_max`` (largest ``|x|``) and ``masked_tokens`` (share of masked tokens). NaN and infinite
+    cap), ``mismatch_max`` (largest ``|x|``) and ``masked_tokens`` (fraction of masked tokens). NaN and infinite
     log-probabilities give NaN weights.
 
     logprob_trainer_K: under the trainer's weights before the first update. No row may be cut in two.
@@ -29,26 +29,26 @@ def correction_weights(
     """
     layout.check(logprob_trainer_K=logprob_trainer_K, logprob_sampler_K=logprob_sampler_K)
     dtype = torch.promote_types(logprob_trainer_K.dtype, torch.float32)
-    log_K = held(logprob_trainer_K.to(dtype) - logprob_sampler_K.to(dtype))
+    log_K = clamped_log_ratio(logprob_trainer_K.to(dtype) - logprob_sampler_K.to(dtype))
     weight_K = torch.exp(log_K)
     metrics = {
         "mismatch_kl": (torch.expm1(log_K) - log_K).sum(),
         "mismatch_weight": weight_K.sum(),
         "mismatch_max": log_K.abs().max(),
     }
-    result_K = weight_K.clamp(max=settings.cap) if settings.name == "token" else None
+    correction_K = weight_K.clamp(max=settings.cap) if settings.name == "token" else None
     if settings.name == "icepop":
-        kept_K = _within(weight_K, settings.low, settings.high)
-        metrics["masked_tokens"] = torch.count_nonzero(kept_K == 0)
-        result_K = weight_K * kept_K
+        mask_K = _within(weight_K, settings.low, settings.high)
+        metrics["masked_tokens"] = torch.count_nonzero(mask_K == 0)
+        correction_K = weight_K * mask_K
     if settings.name == "sequence":
         mean_R = torch.exp(segment_mean(log_K, layout.row_K, layout.row_tokens_R))
-        result_K = _within(mean_R, settings.low, settings.high).index_select(0, layout.row_K)
-        metrics["masked_tokens"] = torch.count_nonzero(result_K == 0)
-    return result_K, metrics
+        correction_K = _within(mean_R, settings.low, settings.high).index_select(0, layout.row_K)
+        metrics["masked_tokens"] = torch.count_nonzero(correction_K == 0)
+    return correction_K, metrics
 
 
 def _within(weight: Tensor, low: float, high: float) -> Tensor:
     """1 within the limits, 0 outside, NaN for NaN."""
-    kept = ((weight >= low) & (weight <= high)).to(weight.dtype)
-    return torch.where(torch.isnan(weight), weight, kept)
+    mask = ((weight >= low) & (weight <= high)).to(weight.dtype)
+    return torch.where(torch.isnan(weight), weight, mask)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gagpo.objectives.gates import Controls, cispo_weight, coefficient, dppo_weight, log_bounds
 from gagpo.objectives.layout import Layout, segment_mean
-from gagpo.objectives.nonfinite import held
+from gagpo.objectives.nonfinite import clamped_log_ratio
 from gagpo.objectives.options import Cispo, Dppo, Geometric, Likelihood, ObjectiveSettings, Power
 from gagpo.objectives.policy import log_ratio_on_tokens
 
@@ -28,13 +28,15 @@ def gate_weights(
 
     Arguments as in :func:`gagpo.objectives.policy_loss`.
     """
-    logprob_K, old_logprob_K = logprob_K.detach(), old_logprob_K.detach()
-    gate, bounds = settings.gate, log_bounds(settings.gate, controls or Controls())
+    logprob_K = logprob_K.detach()
+    old_logprob_K = old_logprob_K.detach()
+    gate = settings.gate
+    bounds = log_bounds(gate, controls or Controls())
     if isinstance(settings.aggregation, Geometric | Power):
         segment_K, tokens_S = layout.segments(settings.aggregation.per)
         advantage_K = segment_mean(advantage_K, segment_K, tokens_S).index_select(0, segment_K)
     sign_K = torch.sign(advantage_K)
-    log_ratio_K = log_ratio_on_tokens(held(logprob_K - old_logprob_K), layout, settings)
+    log_ratio_K = log_ratio_on_tokens(clamped_log_ratio(logprob_K - old_logprob_K), layout, settings)
     if isinstance(gate, Cispo):
         weight_K = cispo_weight(log_ratio_K, bounds)[0] * torch.exp(-log_ratio_K)
     elif isinstance(gate, Dppo):

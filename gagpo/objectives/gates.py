@@ -92,10 +92,10 @@ def bounded(log_ratio: Tensor, sign: Tensor | float, bounds: LogBounds) -> tuple
     # Mirrored where A < 0, each bound is an upper bound.
     toward = sign * log_ratio
     limit = _by_sign(sign, bounds.high, -bounds.low)
-    held = torch.clamp(toward, max=limit)
+    clipped = torch.clamp(toward, max=limit)
     if bounds.dual < UNBOUNDED:
-        held = torch.clamp(held, min=_by_sign(sign, -UNBOUNDED, -bounds.dual))
-    return sign * held, toward.detach() > limit
+        clipped = torch.clamp(clipped, min=_by_sign(sign, -UNBOUNDED, -bounds.dual))
+    return sign * clipped, toward.detach() > limit
 
 
 def log_coefficient(
@@ -120,8 +120,8 @@ def coefficient(
 def cispo_weight(log_ratio: Tensor, bounds: LogBounds) -> tuple[Tensor, Tensor]:
     """CISPO's detached weight, with the same bounds for both signs, and where it was clipped."""
     log_ratio = log_ratio.detach()
-    held = torch.clamp(torch.clamp(log_ratio, max=bounds.high), min=bounds.low)
-    return torch.exp(held), held != log_ratio
+    clipped = torch.clamp(torch.clamp(log_ratio, max=bounds.high), min=bounds.low)
+    return torch.exp(clipped), clipped != log_ratio
 
 
 @torch.no_grad()
@@ -129,13 +129,16 @@ def dppo_weight(
     log_ratio: Tensor, logprob: Tensor, old_logprob: Tensor, sign: Tensor, gate: Dppo
 ) -> tuple[Tensor, Tensor]:
     """DPPO's detached weight, 0 where the token is dropped, and where that is. Probabilities are the token's own."""
-    probability, old = torch.exp(logprob), torch.exp(old_logprob)
-    toward = sign * (probability - old)
+    probability = torch.exp(logprob)
+    old_probability = torch.exp(old_logprob)
+    toward = sign * (probability - old_probability)
     moved = toward
     if gate.divergence == "kl":
         # Rounded log-probabilities may be above 0.
-        other, old_other = (torch.clamp(1 - p, min=0.0) + PROBABILITY_EPSILON for p in (probability, old))
-        moved = old * (old_logprob - logprob) + (1 - old) * torch.log(old_other / other)
+        complement = torch.clamp(1 - probability, min=0.0) + PROBABILITY_EPSILON
+        old_complement = torch.clamp(1 - old_probability, min=0.0) + PROBABILITY_EPSILON
+        moved = old_probability * (old_logprob - logprob)
+        moved = moved + (1 - old_probability) * torch.log(old_complement / complement)
     dropped = (toward > 0) & (moved > gate.radius)
     # NaN * False is NaN: values that are not finite are not dropped.
     return torch.clamp(torch.exp(log_ratio), max=RATIO_CAP) * ~dropped, dropped

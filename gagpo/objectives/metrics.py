@@ -16,7 +16,7 @@ def summary(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
 
     Reads the tensors: call it once per update. Means per token: ``old_kl`` (old - new log-probability), ``kl``,
     ``entropy``. Per ratio (of a token, action or sequence): ``ratio``, ``log_ratio_rms`` and, for gates that clip, the
-    shares ``clip_low``, ``clip_high`` and ``clip``. Of a critic: ``value_error``, ``value_clip`` (share) and
+    fractions ``clip_low``, ``clip_high`` and ``clip``. Of a critic: ``value_error``, ``value_clip`` (fraction) and
     ``value_explained`` (variance).
     """
     total: dict[str, float] = {}
@@ -31,11 +31,12 @@ def summary(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
     result |= {name: total[name] for name in LARGEST if name in total}
     if "elements" in total:
         result["log_ratio_rms"] = (total["log_ratio_squared"] / total["elements"]) ** 0.5
-    return result | _of_values(total) if "values" in total else result
+    return result | _value_metrics(total) if "values" in total else result
 
 
-def _of_values(total: dict[str, float]) -> dict[str, float]:
-    count, error = total["values"], total["value_error"] / total["values"]
+def _value_metrics(total: dict[str, float]) -> dict[str, float]:
+    count = total["values"]
+    error = total["value_error"] / count
     spread = total["target_squared"] / count - (total["target"] / count) ** 2
     return {
         "value_error": error,

@@ -11,10 +11,10 @@ LOG_RATIO_LIMIT = 20.0
 """Bound of log-ratios: exp(20) and its square are finite in float32."""
 
 
-def held(log_ratio: Tensor) -> Tensor:
+def clamped_log_ratio(log_ratio: Tensor) -> Tensor:
     """Clamp log-ratios to ±20, without gradient beyond; NaN where they are not finite.
 
-    >>> held(torch.tensor([3.0, -30.0, float("inf"), float("-inf")])).tolist()
+    >>> clamped_log_ratio(torch.tensor([3.0, -30.0, float("inf"), float("-inf")])).tolist()
     [3.0, -20.0, nan, nan]
     """
     return torch.clamp(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT) + 0.0 * log_ratio.detach()

@@ -21,7 +21,7 @@ from gagpo.objectives.gates import (
     log_coefficient,
 )
 from gagpo.objectives.layout import Layout, Normaliser, segment_mean, segment_sum
-from gagpo.objectives.nonfinite import LOG_RATIO_LIMIT, held
+from gagpo.objectives.nonfinite import LOG_RATIO_LIMIT, clamped_log_ratio
 from gagpo.objectives.options import Cispo, Dppo, Geometric, Likelihood, ObjectiveSettings, Power
 
 KL_LIMIT = 10.0
@@ -80,7 +80,7 @@ def policy_loss(
         # Gates are homogeneous in the advantage: weighting it weights the term.
         advantage_K = advantage_K * weight_K
     share_K = token_weights(settings.aggregation, layout, normaliser, logprob_K.dtype)
-    log_ratio_K = held(logprob_K - old_logprob_K.detach())
+    log_ratio_K = clamped_log_ratio(logprob_K - old_logprob_K.detach())
 
     if isinstance(settings.aggregation, Geometric | Power):
         objective, metrics = _segment_means(log_ratio_K, advantage_K, layout, settings, normaliser, controls)
@@ -110,7 +110,7 @@ def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: Literal["
 
     Source of the estimators: Schulman, "Approximating KL divergence" (2020).
     """
-    x_K = held(logprob_K - ref_logprob_K.detach())
+    x_K = clamped_log_ratio(logprob_K - ref_logprob_K.detach())
     if estimator == "k1":
         return x_K.clamp(-KL_LIMIT, KL_LIMIT)
     if estimator == "k2":
@@ -155,8 +155,9 @@ def _tokens(
     log_ratio_K = log_ratio_on_tokens(log_ratio_K, layout, settings)
     sign_K = torch.sign(advantage_K)
     if isinstance(settings.gate, Cispo):
-        detached_K, held_K = cispo_weight(log_ratio_K, bounds)
-        value_K, clipped_K = detached_K * logprob_K, held_K & (sign_K != 0)
+        detached_K, outside_K = cispo_weight(log_ratio_K, bounds)
+        value_K = detached_K * logprob_K
+        clipped_K = outside_K & (sign_K != 0)
     elif isinstance(settings.gate, Dppo):
         detached_K, clipped_K = dppo_weight(log_ratio_K, logprob_K, old_logprob_K, sign_K, settings.gate)
         value_K = detached_K * logprob_K
@@ -246,5 +247,6 @@ def _clip_metrics(clipped: Tensor | None, sign: Tensor) -> Metrics:
     """Numbers of clipped elements with A < 0 and A > 0; empty for gates without a clip."""
     if clipped is None:
         return {}
-    both, difference = torch.count_nonzero(clipped), (clipped * sign).sum()
+    both = torch.count_nonzero(clipped)
+    difference = (clipped * sign).sum()  # clipped with A > 0 less clipped with A < 0
     return {"clip_low": 0.5 * (both - difference), "clip_high": 0.5 * (both + difference)}

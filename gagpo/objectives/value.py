@@ -24,12 +24,13 @@ def value_loss(
         raise InvalidArgument(f"value, old_value and target must have one shape, got {shapes}")
     if value.numel() == 0:
         raise InvalidArgument("there are no values")
-    old_value, target = old_value.detach().to(value.dtype), target.detach().to(value.dtype)
+    old_value = old_value.detach().to(value.dtype)
+    target = target.detach().to(value.dtype)
     error = (value - target).square()
     largest = error
     if clip is not None:
-        held = torch.clamp(value, old_value - clip, old_value + clip)
-        largest = torch.maximum(error, (held - target).square())
+        clipped = torch.clamp(value, old_value - clip, old_value + clip)
+        largest = torch.maximum(error, (clipped - target).square())
     loss = 0.5 * largest.sum() / (count or value.numel())
     with torch.no_grad():
         metrics = {

@@ -24,12 +24,12 @@ def aliasing(turns: Turns) -> float:
         return math.nan
     state_N = turns.states()
     next_N = np.where(turns.last_N, -1, np.append(state_N[1:], -1))
-    known_N = ~(turns.last_N & turns.truncated_E[turns.episode_N])
-    pair_N = renumber(state_N * (int(turns.action_N.max()) + 1) + turns.action_N)[known_N]
+    observed_N = ~(turns.last_N & turns.truncated_E[turns.episode_N])
+    pair_N = renumber(state_N * (int(turns.action_N.max()) + 1) + turns.action_N)[observed_N]
     pairs = int(pair_N.max(initial=0)) + 1
     repeated_P = np.bincount(pair_N, minlength=pairs) > 1
     if not repeated_P.any():
         return math.nan
-    outcomes = (next_N[known_N].astype(np.float64), turns.reward_N[known_N])
+    outcomes = (next_N[observed_N].astype(np.float64), turns.reward_N[observed_N])
     aliased_P = np.logical_or(*(varies(value, pair_N, pairs) for value in outcomes))
     return float(aliased_P[repeated_P].mean())

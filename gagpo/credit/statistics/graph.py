@@ -42,20 +42,25 @@ class RolloutGraph:
     @classmethod
     def of(cls, turns: Turns) -> RolloutGraph:
         """The graph of ``turns`` with ``state_N`` and ``success_E``; an unknown end state is a node of its own."""
-        success_E, state_N, end_E = turns.required_success_E, turns.required_state_N, turns.end_state_E
+        success_E = turns.required_success_E
+        state_N = turns.required_state_N
+        end_E = turns.end_state_E
         ends_E = np.flatnonzero(turns.last_N)
         if end_E is None:
             end_E = int(state_N.max()) + 1 + np.arange(turns.num_episodes)
         label = renumber(np.concatenate([state_N, end_E]))
         group = np.concatenate([turns.group_index_N, turns.group_index_E])
         node = renumber(group * (int(label.max()) + 1) + label)
-        states, groups = int(node.max()) + 1, turns.num_groups
-        source_N, end_node_E = node[: turns.num_turns], node[turns.num_turns :]
+        states = int(node.max()) + 1
+        groups = turns.num_groups
+        source_N = node[: turns.num_turns]
+        end_node_E = node[turns.num_turns :]
         sink_G = states + np.arange(groups)
         target_N = np.append(source_N[1:], 0)
         target_N[ends_E] = np.where(success_E, sink_G[turns.group_index_E], end_node_E)
         group_V = np.empty(states + groups, np.int64)
-        group_V[node], group_V[sink_G] = group, np.arange(groups)
+        group_V[node] = group
+        group_V[sink_G] = np.arange(groups)
         edge, edge_N = np.unique(source_N * (states + groups) + target_N, return_inverse=True)
         source_M, target_M = np.divmod(edge, states + groups)
         return cls(turns, source_N, target_N, edge_N, group_V, sink_G, source_M, target_M)
@@ -72,7 +77,8 @@ class RolloutGraph:
         count_V = np.bincount(self.target_M, minlength=self.nodes)
         first_V = np.cumsum(count_V) - count_V
         distance_V = np.full(self.nodes, np.inf)
-        frontier, steps = self.sink_G, 0.0
+        frontier = self.sink_G
+        steps = 0.0
         while len(frontier):
             # The next frontier leads to this one and has no distance yet.
             distance_V[frontier] = steps
@@ -110,11 +116,11 @@ class RolloutGraph:
         """Uses of edges."""
         return Visits.count(self.turns.episode_N, self.edge_N, len(self.source_M), self.turns)
 
-    def beside_M(self, value_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def sibling_mean(self, value_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean over the other edges from an edge's source, float64[M] (0 without any), and whether there are any."""
-        others_M = np.bincount(self.source_M, minlength=self.nodes)[self.source_M] - 1
-        rest_M = np.bincount(self.source_M, value_M, self.nodes)[self.source_M] - value_M
-        return np.where(others_M > 0, rest_M / np.maximum(others_M, 1), 0.0), others_M > 0
+        siblings_M = np.bincount(self.source_M, minlength=self.nodes)[self.source_M] - 1
+        sum_M = np.bincount(self.source_M, value_M, self.nodes)[self.source_M] - value_M
+        return np.where(siblings_M > 0, sum_M / np.maximum(siblings_M, 1), 0.0), siblings_M > 0
 
     def highest(self, value: np.ndarray, group: np.ndarray) -> np.ndarray:
         """Largest value of each task group, at least 0, float64[G]."""
@@ -179,12 +185,12 @@ def graph_value(turns: Turns, gamma: float, scope: Scope = "task", bootstrap_tru
     states = int(state_N.max()) + 1
     visits_S = np.bincount(state_N, minlength=states)
     mean_S = np.bincount(state_N, turns.net_reward_N, states) / visits_S
-    goes_N = ~turns.last_N
+    continues_N = ~turns.last_N
     target_N = np.append(state_N[1:], 0)
     if bootstrap_truncated:
-        goes_N = goes_N | turns.truncated_E[turns.episode_N]
+        continues_N = continues_N | turns.truncated_E[turns.episode_N]
         target_N[turns.last_N] = cut_state(turns, scope)
-    source, target = state_N[goes_N], target_N[goes_N]
+    source, target = state_N[continues_N], target_N[continues_N]
     ahead = coo_array((gamma / visits_S[source], (source, target)), shape=(states, states))
     value_S = spsolve((eye_array(states) - ahead).tocsc(), mean_S)
     return np.asarray(value_S[state_N])

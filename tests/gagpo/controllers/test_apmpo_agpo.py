@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gagpo.algorithms import load
 from gagpo.controllers import Agpo, AgpoRadius, Apmpo, Controllers, ControllerSettings
-from gagpo.controllers.agpo import Statistics, agpo_radius, vote_entropy
+from gagpo.controllers.agpo import ProbeStatistics, agpo_radius, vote_entropy
 from gagpo.credit import Turns, advantages
 
 
@@ -118,18 +118,18 @@ def test_apmpos_exponent_goes_with_agpos_radius():
 
 
 def test_agpo_radius_has_its_worked_number():
-    probe = Statistics(0.0, dispersion=0.4, votes=0.7)
+    probe = ProbeStatistics(0.0, dispersion=0.4, votes=0.7)
     assert agpo_radius(probe, 1.5 / 1.0, 0.2, AgpoRadius()) == pytest.approx(0.214, abs=5e-8)
 
 
 def test_agpo_radius_with_skewness_has_its_worked_number():
-    probe = Statistics(0.0, dispersion=0.4, votes=0.7, skewness=0.3)
+    probe = ProbeStatistics(0.0, dispersion=0.4, votes=0.7, skewness=0.3)
     settings = AgpoRadius(skewness=0.2, entropy_high=2.0)
     assert agpo_radius(probe, 1.5 / 1.0, 0.2, settings) == pytest.approx(0.2057692, abs=5e-8)
 
 
 def test_skewness_has_no_weight_by_default():
-    skewed, even = (Statistics(0.0, 0.4, 0.7, skewness) for skewness in (9.0, 0.0))
+    skewed, even = (ProbeStatistics(0.0, 0.4, 0.7, skewness) for skewness in (9.0, 0.0))
     assert agpo_radius(skewed, 1.0, 0.2, AgpoRadius()) == agpo_radius(even, 1.0, 0.2, AgpoRadius())
     plain, weighted = with_agpo(), with_agpo(temperature={"skewness": 1.0})
     for controllers in (plain, weighted):
@@ -142,7 +142,7 @@ def test_skewness_has_no_weight_by_default():
 
 def test_agpo_radius_is_bounded():
     for dispersion, votes, share, radius in ((50.0, 0.0, 1.0, 0.05), (0.0, 100.0, 9.0, 0.4), (0.0, 0.0, 9.0, 0.3)):
-        assert agpo_radius(Statistics(0.0, dispersion, votes), share, 0.0, AgpoRadius()) == pytest.approx(radius)
+        assert agpo_radius(ProbeStatistics(0.0, dispersion, votes), share, 0.0, AgpoRadius()) == pytest.approx(radius)
 
 
 def test_agpo_by_hand_over_two_iterations():

@@ -60,7 +60,7 @@ def test_a_step_with_infinite_divergence_is_almost_undone(kl):
 
 def test_the_rate_follows_groups_and_region_and_its_state_is_resumed():
     one, other = (Controllers(trust_region=TARGET, by_groups=True) for _ in range(2))
-    one.bound_step(None, lambda: 4 * TARGET if one.trust_region.kept == 1 else 0.0, lambda part: None)
+    one.bound_step(None, lambda: 4 * TARGET if one.trust_region.step_fraction == 1 else 0.0, lambda part: None)
     assert one.rate(1e-3, 0.5, 0.75) == 1e-3 * (0.5 * 0.5) * 0.5
     other.load_state_dict(one.state_dict())
     assert other.rate(1.0, 1.0, 0.0) == 0.5
