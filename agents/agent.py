@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from gagpo.agents.context import Context, GenerationRequest, RejectedRequest
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling, require_stop
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.envs.program.messages import Completion
 from gagpo.envs.tasks import split_task
 from gagpo.envs.tools import separate

@@ -16,7 +16,7 @@ from gagpo.agents.engines.base import Response, end_of_response, stop_tokens
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import ActionFormat, Toolbox, answer_messages, format_of
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Ids, Turn
+from gagpo.data import Ids, Turn
 from gagpo.envs.tools import Tool
 
 _MARK = chat_template.PLACEHOLDER

@@ -10,7 +10,7 @@ from typing import Any
 from gagpo.agents.context import Context
 from gagpo.agents.setup import make_env
 from gagpo.base.errors import InvalidArgument, is_termination
-from gagpo.data.episodes import Turn
+from gagpo.data import Turn
 from gagpo.envs.base import TextEnv
 from gagpo.envs.pool.wire import describe
 from gagpo.envs.tools import separate

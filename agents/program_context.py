@@ -20,7 +20,7 @@ from gagpo.agents.engines.base import Response
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import format_of
 from gagpo.base.errors import GagpoError, first_line
-from gagpo.data.episodes import Turn
+from gagpo.data import Turn
 from gagpo.envs.program.messages import Completion, Json, unexpected
 from gagpo.envs.tools import CallError, read_call
 

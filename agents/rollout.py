@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gagpo.agents.agent import Agent, AsyncAgent, EpisodeState
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.envs.pool import Event, Pool
 from gagpo.model.spans import span
 

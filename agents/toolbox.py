@@ -13,7 +13,7 @@ from gagpo.agents.call_formats import FORMATS, CallFormat, call_id, find_format
 from gagpo.agents.chat_template import PLACEHOLDER, TemplateFailed
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Call, Turn
+from gagpo.data import Call, Turn
 from gagpo.envs.tools import CallError, Tool, ToolCall, read_call
 from gagpo.envs.tools.tool import ACT, find_tool
 

@@ -28,8 +28,7 @@ from gagpo.base.child import free_port
 from gagpo.base.interpreter import module_command
 from gagpo.base.rank import REQUIRED, Rank
 from gagpo.collecting.packing import packed, unpacked
-from gagpo.data import build_rows
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn, build_rows
 from gagpo.distributed.ranks import joined
 
 TURNS = 25  # of an episode

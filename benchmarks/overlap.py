@@ -26,7 +26,7 @@ import torch
 import yaml
 
 from gagpo.agents.engines.base import Finished, Request, Response, Sampling
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.distributed import launch
 from gagpo.learning.learner import Learner, LearningResult
 from gagpo.runs.run_folder import RunFolder

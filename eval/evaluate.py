@@ -13,7 +13,7 @@ from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base import durable
 from gagpo.base.errors import GagpoError
 from gagpo.base.progress import track
-from gagpo.data.episodes import Decode, Episode, write_episodes
+from gagpo.data import Decode, Episode, write_episodes
 from gagpo.envs import TextEnv
 from gagpo.envs.lookup import with_split
 from gagpo.envs.pool import Pool

@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.envs.lookup import choosing
 from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson, pass_at_k
 from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened, validated

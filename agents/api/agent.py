@@ -20,7 +20,7 @@ from gagpo.agents.parsing import without_thoughts
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import Toolbox, answer_messages
 from gagpo.base.defaults import MAX_TOKENS
-from gagpo.data.episodes import Turn
+from gagpo.data import Turn
 from gagpo.envs.tools import Tool
 
 

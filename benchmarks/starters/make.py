@@ -20,7 +20,7 @@ from benchmarks.starters.recipe import Recipe, load_recipe
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.envs.base import Kwargs
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings.derived import RECIPE, refuse_other

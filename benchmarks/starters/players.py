@@ -10,7 +10,7 @@ import numpy as np
 
 from gagpo.agents.agent import EpisodeState, ExpertAgent, LanguageAgent, slip
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Turn
+from gagpo.data import Turn
 
 
 def require_probability(name: str, value: float) -> None:

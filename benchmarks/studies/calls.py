@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.studies.rows import append_row, has_row, read_rows
 from benchmarks.studies.study import Study, finished
 from gagpo.base.tables import Table
-from gagpo.data.episodes import read_episodes
+from gagpo.data import read_episodes
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import mean_over_seeds
 from gagpo.settings import load

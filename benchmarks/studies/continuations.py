@@ -10,7 +10,7 @@ import numpy as np
 from gagpo.agents.agent import Agent, EpisodeState
 from gagpo.agents.rollout import Job, derive_seed
 from gagpo.credit.statistics.returns import next_in_episode
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.envs.pool import Event, Pool
 
 SLOTS = 128

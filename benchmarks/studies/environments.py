@@ -14,7 +14,7 @@ from benchmarks.studies.policy import SmallAgent, SmallPolicy, read_states
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.envs.pool import Pool, WorkerPool
 
 DEMONSTRATIONS, SLIPS = 64, 0.3

@@ -14,7 +14,7 @@ from benchmarks.studies.policy import SmallAgent, SmallPolicy
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.algorithms import Algorithm, load
 from gagpo.credit import advantages, turns_for
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.objectives import Layout, policy_loss, value_loss
 
 TASKS, SAMPLES, MINIBATCHES = 8, 8, 4

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gagpo.agents.agent import EpisodeState
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Turn
+from gagpo.data import Turn
 
 WIDTH = 1 << 16
 """Weights of the policy, and of the critic."""

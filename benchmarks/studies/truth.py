@@ -34,8 +34,7 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.tables import Table
 from gagpo.credit import CREDITS, CreditSettings, advantages, turns_for
 from gagpo.credit.assign import VISITS
-from gagpo.data import Turns
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode, Turns
 from gagpo.eval.statistics import mean_over_seeds, paired_t
 
 KEYS = ("observation", "state", "history")

@@ -14,7 +14,7 @@ from gagpo.base.terminal import CleanStream, is_terminal, raw
 from gagpo.cli.options import Json, Overrides, first_comment, print_json, say
 
 if TYPE_CHECKING:
-    from gagpo.data.episodes import Turn
+    from gagpo.data import Turn
 
 
 class PromptAction(StrEnum):

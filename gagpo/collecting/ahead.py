@@ -47,7 +47,7 @@ from gagpo.collecting.packing import packed, unpacked
 from gagpo.collecting.sampling_thread import SamplingThread
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.envs.pool import Pool
 from gagpo.model.weights import named_tensors
 from gagpo.settings import RunSettings

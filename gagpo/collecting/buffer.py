@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gagpo.agents.rollout import Job, derive_seed, group_jobs
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.settings import RunSettings
 
 

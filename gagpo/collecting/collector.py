@@ -16,7 +16,7 @@ from gagpo.agents.rollout import Clock
 from gagpo.collecting.buffer import GroupBuffer
 from gagpo.controllers import Controllers
 from gagpo.credit import Turns, turns_for
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
 

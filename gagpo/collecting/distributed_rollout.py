@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from gagpo.agents.agent import Agent
 from gagpo.agents.rollout import Clock, Job, rollout
 from gagpo.collecting.packing import packed, unpacked
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.distributed.errors import RanksDiffer
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks

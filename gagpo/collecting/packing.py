@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gagpo.data.episodes import Call, Episode, Turn
+from gagpo.data import Call, Episode, Turn
 
 EPISODE_FIELDS = (
     "task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome", "restarts",

@@ -14,7 +14,7 @@ from gagpo.agents.agent import EpisodeState, LanguageAgent
 from gagpo.agents.engines.base import claim_device
 from gagpo.agents.rollout import Clock, Job, RolloutLoop
 from gagpo.collecting.buffer import Group, GroupBuffer
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.envs.pool import Pool
 from gagpo.model.weights import NamedTensor
 

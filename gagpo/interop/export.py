@@ -12,7 +12,7 @@ from pathlib import Path
 from gagpo.agents.prompts import Message, Prompt, find_prompt
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Episode, episodes_in
+from gagpo.data import Episode, episodes_in
 from gagpo.envs.lookup import maker
 from gagpo.eval.journal import JournalError, read_journal
 from gagpo.eval.trust import module_in, untrusted

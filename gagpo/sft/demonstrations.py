@@ -17,7 +17,7 @@ from gagpo.agents.setup import make_env, tasks_of
 from gagpo.agents.toolbox import ActionFormat, Toolbox
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
-from gagpo.data.episodes import Episode, Turn, episodes_in
+from gagpo.data import Episode, Turn, episodes_in
 from gagpo.envs.base import Kwargs, TextEnv
 from gagpo.envs.pool.opening import open_pool
 from gagpo.envs.tools import separate, tools_of

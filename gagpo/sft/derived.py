@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.envs.base import TextEnv
 from gagpo.settings import RunSettings
 from gagpo.settings.derived import Value, is_set

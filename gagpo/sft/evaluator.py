@@ -15,7 +15,7 @@ from gagpo.agents.agent import Agent, RandomAgent
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, tasks_of
 from gagpo.base.errors import GagpoError
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.envs.pool.opening import open_pool
 from gagpo.eval.evaluate import choose_panel
 from gagpo.settings import RunSettings, SftSettings

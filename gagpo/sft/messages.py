@@ -21,7 +21,7 @@ from gagpo.agents.encoding import THOUGHT, TextEncoder
 from gagpo.agents.engines.base import end_of_response
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.regular_file import open_bytes
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 
 ROLES = ("system", "user", "assistant", "tool")
 WEIGHTS = ("weight", "train", "loss")

@@ -10,8 +10,7 @@ import numpy as np
 
 from gagpo.agents.context import Context
 from gagpo.base import durable
-from gagpo.data import Row, build_rows
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode, Row, build_rows
 
 # Kinds of tokens: in a response to imitate, in the text that the model reads, and not predicted.
 RESPONSE = 0

@@ -17,7 +17,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.setup import make_context
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import RunSettings, SettingsError

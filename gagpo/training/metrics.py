@@ -14,7 +14,7 @@ from gagpo.runs.register import of_environment
 from gagpo.training.counters import Counters
 
 INVALID = {"invalid_unparsed": "not parsed", "invalid_cut": "cut off", "invalid_refused": "refused"}
-"""Metrics of turns without a valid action, and the value of :attr:`gagpo.data.episodes.Turn.invalid` they count."""
+"""Metrics of turns without a valid action, and the value of :attr:`gagpo.data.Turn.invalid` they count."""
 
 
 def iteration_metrics(collected: Collection, learned: Metrics, counters: Counters, tokens_per_second: float) -> Metrics:

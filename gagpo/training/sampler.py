@@ -12,7 +12,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
 from gagpo.agents.setup import make_context, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.distributed.ranks import Ranks
 from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool

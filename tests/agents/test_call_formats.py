@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gagpo.agents.call_formats import FORMATS, find_format
 from gagpo.agents.toolbox import MOST_CALLS, Toolbox
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Turn
+from gagpo.data import Turn
 from gagpo.envs.tools import ToolCall, read_call
 from tests.agents.hostile_calls import TOOLS, hostile_response, sound_call
 

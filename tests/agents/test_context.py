@@ -9,7 +9,7 @@ import pytest
 from gagpo.agents.context import Context
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import derive_seed
-from gagpo.data.episodes import Turn
+from gagpo.data import Turn
 
 
 @pytest.fixture

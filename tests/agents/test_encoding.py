@@ -10,7 +10,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.encoding import TextEncoder
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.setup import make_context, make_env
-from gagpo.data.episodes import Turn
+from gagpo.data import Turn
 from tests.agents.template_families import FAMILIES
 
 SEEN = "You stand at 3.\nGo to door 1."

@@ -9,7 +9,7 @@ from gagpo.agents.prompts import Prompt, find_prompt, shipped_prompts
 from gagpo.agents.setup import make_context
 from gagpo.base.core_schema import parse_yaml
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Turn
+from gagpo.data import Turn
 from gagpo.settings import dump, load, parse
 
 SEEN = ["You stand at 3.\nGo to door 1.", "  {x} spaced \n", "Nothing\n\nhappens.", "You stand at 1."]

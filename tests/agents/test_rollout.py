@@ -12,7 +12,7 @@ from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import Clock, RolloutLoop, group_jobs, rollout
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.envs.pool import WorkerPool
 from gagpo.model.flat.slots import SlotCache
 

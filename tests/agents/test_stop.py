@@ -13,7 +13,7 @@ from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.prompts import find_prompt
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 
 
 def test_a_response_ends_with_the_token_that_completes_the_string(tiny):

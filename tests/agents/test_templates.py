@@ -9,7 +9,7 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import stop_tokens
 from gagpo.agents.prompts import find_prompt
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Turn
+from gagpo.data import Turn
 from tests.agents.template_families import FAMILIES
 
 SYSTEM = "You walk in a corridor."

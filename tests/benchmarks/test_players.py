@@ -7,7 +7,7 @@ from benchmarks.starters.players import CorrectedAgent, StubbornExpert
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.toolbox import ActionFormat
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 
 
 class Words:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gagpo.data.episodes import Episode, Turn, write_episodes
+from gagpo.data import Episode, Turn, write_episodes
 from gagpo.eval.results import EvalResult, Panel
 
 KINDS = ("pick_and_place_simple", "pick_heat_then_place_in_recep", "look_at_obj_in_light")

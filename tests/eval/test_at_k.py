@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Call, Episode, Turn
+from gagpo.data import Call, Episode, Turn
 from gagpo.eval.at_k import (
     MAJORITY,
     PASS,

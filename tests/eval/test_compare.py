@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.eval.compare import DifferentPanels, compare_files, compare_results
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.statistics import paired_difference

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gagpo.agents.engines.remote.replicas import ServerCounters
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.eval import curves
 from gagpo.eval.health import RULES
 from gagpo.eval.report.report import write_report

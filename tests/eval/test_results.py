@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.statistics import wilson
 from gagpo.eval.summary import result_lines

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.eval.runs import group_runs
 from gagpo.eval.statistics import holm, mean_over_seeds, paired_t

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gagpo.base import manifest
-from gagpo.data.episodes import Episode, Turn, write_episodes
+from gagpo.data import Episode, Turn, write_episodes
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.base import TextEnv
 from gagpo.envs.math.sources import load as load_problems

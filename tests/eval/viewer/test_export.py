@@ -9,7 +9,7 @@ from statistics import pstdev
 import pytest
 import yaml
 
-from gagpo.data.episodes import episodes_in
+from gagpo.data import episodes_in
 from gagpo.eval.episode_files import read_episode_file
 from gagpo.eval.journal import Journal
 from gagpo.eval.results import EvalResult

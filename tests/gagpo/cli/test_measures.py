@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.eval.results import EvalResult, Panel
 
 

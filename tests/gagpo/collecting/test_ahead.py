@@ -16,7 +16,7 @@ from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import BatchBuilder
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.collecting.sampling_thread import StreamSource, VersionedAgent
-from gagpo.data.episodes import Episode, read_episodes
+from gagpo.data import Episode, read_episodes
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.entries import SampledEntry

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.collecting.buffer import GroupBuffer, age
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.settings import parse
 from tests.gagpo.conftest import CORRIDOR
 

@@ -11,7 +11,7 @@ from gagpo.collecting.collector import usable
 from gagpo.collecting.on_policy import OnPolicyCollector
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
-from gagpo.data.episodes import Turn
+from gagpo.data import Turn
 from gagpo.envs.pool import WorkerPool
 from gagpo.settings import load
 

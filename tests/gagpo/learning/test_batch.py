@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.credit import Credit
-from gagpo.data import build_rows
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn, build_rows
 from gagpo.learning.loss import OldLogprobs, with_columns
 from gagpo.learning.packing import Packing, mini_batches
 from gagpo.model.logprobs import token_logprobs

@@ -9,8 +9,7 @@ import torch
 
 from gagpo.algorithms import load
 from gagpo.credit import advantages, turns_for
-from gagpo.data import build_rows
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn, build_rows
 from gagpo.learning.loss import with_columns
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings

@@ -10,7 +10,7 @@ from gagpo.agents.prompts import find_prompt
 from gagpo.agents.setup import make_env
 from gagpo.agents.toolbox import ActionFormat
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.settings import load
 from gagpo.sft import demonstrations as module
 from gagpo.sft.demonstrations import (

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gagpo.agents.setup import make_env
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.settings import SettingsError, load
 from gagpo.settings.derived import applied, with_derived
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of

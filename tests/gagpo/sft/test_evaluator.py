@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gagpo.agents.rollout import rollout
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import load
 from gagpo.sft import evaluator as panels

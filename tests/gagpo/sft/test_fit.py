@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.settings import SettingsError, SftSettings, load
 from gagpo.settings.derived import RECIPE
 from gagpo.sft.fit import STATE, SupervisedStateError, cosine_rate, fit, optimizers

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.data.episodes import Episode, Turn, write_episodes
+from gagpo.data import Episode, Turn, write_episodes
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import SettingsError, load
 from gagpo.settings.derived import RECIPE

@@ -10,7 +10,7 @@ import pytest
 
 from gagpo.collecting.pool import open_run_pool
 from gagpo.credit import turns_for
-from gagpo.data.episodes import read_episodes
+from gagpo.data import read_episodes
 from gagpo.eval.health import health
 from gagpo.eval.models import measure, measure_all
 from gagpo.eval.report.report import write_report

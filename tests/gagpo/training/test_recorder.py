@@ -2,7 +2,7 @@
 
 import pytest
 
-from gagpo.data.episodes import Episode
+from gagpo.data import Episode
 from gagpo.eval.health import health_line
 from gagpo.eval.results import EvalResult, Panel
 from gagpo.runs import run_folder

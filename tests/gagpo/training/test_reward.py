@@ -12,7 +12,7 @@ from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.credit import BadTurns, Turns, turns_for
 from gagpo.credit.gagpo import Gagpo
-from gagpo.data.episodes import Episode, Turn
+from gagpo.data import Episode, Turn
 from gagpo.envs.testing import CorridorEnv
 from gagpo.eval.episode_files import read_episode_file
 from gagpo.eval.viewer.credit import for_run

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from gagpo.data.episodes import read_episodes
+from gagpo.data import read_episodes
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.sft.run import sft
