@@ -19,7 +19,7 @@ from gagpo.distributed.sharding import Reader
 from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.mixed import MixedPool
-from gagpo.eval.evaluate import evaluate
+from gagpo.eval.evaluate import EvaluatedAgent, evaluate
 from gagpo.eval.results import EvalResult
 from gagpo.settings import RunEnvironment, RunSettings, SettingsError
 from gagpo.training.policy import TrainedPolicy
@@ -66,24 +66,21 @@ class Sampler:
         return language_agent(self.engine, self.environments[env.name], sampling, **dict(env.context))
 
     def evaluate(
-        self, pool: Pool, env: RunEnvironment, panel: TaskSet, model: str, quiet: bool
+        self, pool: Pool, env: RunEnvironment, tasks: TaskSet, model: str, quiet: bool
     ) -> tuple[EvalResult, list[Episode]]:
-        """Play a panel of one environment. model: the name in the result."""
-        settings, measured, environment = self.settings, env.evaluation, env.environment
-        return evaluate(
-            self._agent_of(env, measured.temperature),
-            pool.pools[env.name] if isinstance(pool, MixedPool) else pool,
-            panel,
-            environment=environment.id,
-            kwargs=self.environments[env.name].material(environment.kwargs),
-            model=model,
-            temperature=measured.temperature,
-            tries=measured.tries,
-            concurrency=settings.rollout.concurrency,
+        """Evaluate on the tasks of one environment. model: the name in the result."""
+        settings, evaluation, environment = self.settings, env.evaluation, env.environment
+        evaluated = EvaluatedAgent(
+            self._agent_of(env, evaluation.temperature),
+            model,
+            evaluation.temperature,
+            self.environments[env.name].material(environment.kwargs),
             lockstep=settings.rollout.lockstep,
-            quiet=quiet,
+            concurrency=settings.rollout.concurrency,
             rollout=self.rollout,
         )
+        env_pool = pool.pools[env.name] if isinstance(pool, MixedPool) else pool
+        return evaluate(evaluated, env_pool, tasks, environment.id, tries=evaluation.tries, quiet=quiet)
 
     def measures(self) -> dict[str, float]:
         """Metrics of the engine."""

@@ -23,7 +23,7 @@ from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.sharding import sampled_from
 from gagpo.envs.pool import Pool
-from gagpo.eval.evaluate import choose_panel, require_played
+from gagpo.eval.evaluate import choose_tasks, require_finished_episode
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import final_results
 from gagpo.model.loading import commit_of
@@ -71,7 +71,7 @@ class Trainer:
         }
         tasks = {env.name: tasks_of(environments[env.name], env.environment.split) for env in settings.all_environments}
         self.panels = {
-            name: (env, choose_panel(tasks_of(environments[env.name], split), env.evaluation.tasks))
+            name: (env, choose_tasks(tasks_of(environments[env.name], split), env.evaluation.tasks))
             for env in settings.all_environments
             for name, split in env.panels.items()
         }
@@ -205,7 +205,7 @@ class Trainer:
                 played = True
                 with self.collector.paused(self.sampler.engine):
                     result, episodes = self.sampler.evaluate(pool, env, panel, name, self.quiet)
-                require_played(result, episodes, label)
+                require_finished_episode(result, episodes, label)
                 self.recorder.evaluation(label, result, episodes)
         release_freed()
         if played:

@@ -52,7 +52,7 @@ while True:
     child = os.fork()
     if not child:
         report = measure(EvaluationRequest(
-            "openai:m", server=ApiSettings("m", url, timeout=20.0, attempts=30),
+            model="openai:m", server=ApiSettings("m", url, timeout=20.0, attempts=30),
             environment="long_corridor:Long-v0", split="test", context={"prompt": "plain"}, workers=0, concurrency=8,
             journals=folder, quiet=True,
         ))
@@ -110,7 +110,7 @@ def run(server, folder, model="m", **changes):
     api = ApiSettings(model, server.url, **changes.pop("api", {}))
     context = {"prompt": "plain", **changes.pop("context", {})}
     settings = {"split": "test", "context": context, "workers": 0, "journals": folder, "quiet": True, **changes}
-    return measure(EvaluationRequest(f"openai:{model}", server=api, environment=CORRIDOR, **settings))
+    return measure(EvaluationRequest(model=f"openai:{model}", server=api, environment=CORRIDOR, **settings))
 
 
 UNLIKE = [  # a change of the request, and what a comparison with the usual result says
