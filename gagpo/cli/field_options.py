@@ -80,9 +80,11 @@ def request_values(request: type, options: Mapping[str, object]) -> dict[str, An
     return nested
 
 
-def _fields(request: type) -> Mapping[str, FieldInfo]:
+def _fields(request: Any) -> Mapping[str, FieldInfo]:
+    """The fields of a pydantic model or a dataclass."""
     if issubclass(request, BaseModel):
-        return request.model_fields
+        model_fields: dict[str, FieldInfo] = request.model_fields
+        return model_fields
     hints = get_type_hints(request, include_extras=True)
     return {field.name: FieldInfo.from_annotation(hints[field.name]) for field in dataclasses.fields(request)}
 
@@ -101,7 +103,7 @@ def _is_section(kind: Any) -> bool:
 
 def _field_option(path: tuple[str, ...], kind: Any, field: FieldInfo, flag: Flag, panel: str) -> FieldOption:
     name = path[-1]
-    minimum = next((mark.ge for mark in field.metadata if isinstance(mark, Ge)), None)
+    minimum: Any = next((mark.ge for mark in field.metadata if isinstance(mark, Ge)), None)
     pairs = get_origin(kind) is Mapping
     if pairs:
         kind = list[str]
