@@ -6,12 +6,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
+from gagpo.data.episodes import Invalid
 from gagpo.eval.health import sentences
 from gagpo.eval.runs import Evaluation, Run, read_label
 from gagpo.runs.register import Display, shown_in
 
 FORMAT = "gagpo view 2"
 DEAD_ZONE = 0.1  # advantages nearer to zero have no colour
+INVALID_REASONS: dict[Invalid, str] = {
+    "not parsed": "no action was found in the response",
+    "cut off": "cut off at the token limit",
+    "refused": "refused by the environment",
+    "withheld": "the server gave a refusal, or its filter no answer",
+}
+"""Why an action is invalid, as the pages say it."""
+
 LARGE = 0.5  # standard deviations of a group; two credits disagree where both have larger advantages of opposite signs
 
 
@@ -91,6 +100,7 @@ def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequenc
         "format": FORMAT,
         "dead_zone": DEAD_ZONE,
         "large": LARGE,
+        "invalid_reasons": INVALID_REASONS,
         "runs": [_run(run) for run in runs],
         "settings": settings_that_differ(settings),
         "curves": [

@@ -30,7 +30,10 @@
   viewer.script = (source, failed) => {
     const script = viewer.h("script", { src: source });
     script.addEventListener("load", () => script.remove());
-    script.addEventListener("error", () => { script.remove(); failed(); });
+    script.addEventListener("error", () => {
+      script.remove();
+      failed();
+    });
     document.head.append(script);
   };
 
@@ -38,7 +41,9 @@
     if (shards.has(name)) return Promise.resolve(shards.get(name));
     if (!waiting.has(name)) {
       const entry = {};
-      entry.promise = new Promise((resolve, reject) => { Object.assign(entry, { resolve, reject }); });
+      entry.promise = new Promise((resolve, reject) => {
+        Object.assign(entry, { resolve, reject });
+      });
       waiting.set(name, entry);
       viewer.script("data/" + name, () => {
         waiting.delete(name);
@@ -53,8 +58,15 @@
     const { groups, sources, tasks, types, start } = data;
     const source = sources[groups.source[g]];
     return {
-      g, source, task: tasks[groups.task[g]], type: types[groups.type[g]], size: groups.size[g], wins: groups.wins[g],
-      turns: groups.turns[g], differ: groups.differ[g], ordinal: g - start[groups.source[g]],
+      g,
+      source,
+      task: tasks[groups.task[g]],
+      type: types[groups.type[g]],
+      size: groups.size[g],
+      wins: groups.wins[g],
+      turns: groups.turns[g],
+      differ: groups.differ[g],
+      ordinal: g - start[groups.source[g]],
     };
   };
 
@@ -74,17 +86,20 @@
     return viewer.link(["episode", group.source.run, group.source.label, group.ordinal, e], query);
   };
   viewer.find = (run, label, ordinal) => {
-    const source = data.sources.findIndex((one) => one.run === Number(run) && one.label === label);
+    const source = data.sources.findIndex((source) => source.run === Number(run) && source.label === label);
     const g = source < 0 || data.start[source] === undefined ? NaN : data.start[source] + Number(ordinal);
     return data.groups.source[g] === source ? g : null;
   };
 
-  viewer.outcome = (flags) => (flags & 1 ? "success" : ["no success", "truncated", "failed"][(flags >> 1) & 3] || "no success");
+  viewer.outcome = (flags) =>
+    flags & 1 ? "success" : ["no success", "truncated", "failed"][(flags >> 1) & 3] || "no success";
   viewer.sourceName = (source) => {
     const run = data.runs.length > 1 ? `${viewer.visible(data.runs[source.run].name)}: ` : "";
     if (source.stage === "train") return `${run}training, iteration ${source.iteration}`;
     if (source.stage === "other") return run + viewer.visible(source.label);
-    const at = { iteration: `at iteration ${source.iteration}`, average: "averaged weights" }[source.stage] ?? `${source.stage} training`;
+    const at =
+      { iteration: `at iteration ${source.iteration}`, average: "averaged weights" }[source.stage] ??
+      `${source.stage} training`;
     return `${run}${viewer.visible(source.split)}, ${at}`;
   };
 })();
