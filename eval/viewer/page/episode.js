@@ -168,7 +168,7 @@
         "p",
         null,
         h("b", { class: success ? "good" : "bad" }, success ? "success" : "no success"),
-        facts.filter(Boolean).map((fact) => ` · ${fact}`),
+        ` · ${facts.filter(Boolean).join(" · ")}`,
         episode.kept === false && h("b", { class: "bad" }, " · left out of training"),
       ),
       turns.length ? turns.map((_, t) => turnCard(g, e, t, siblings, kind)) : viewer.noTurns(),
