@@ -35,9 +35,9 @@
       "--high": Math.min(1, high),
       "--value": value,
     };
-    const isFinite = Number.isFinite(low) && Number.isFinite(high);
+    const bounded = Number.isFinite(low) && Number.isFinite(high);
     return [
-      isFinite && h("span", attributes, h("i"), h("b")),
+      bounded && h("span", attributes, h("i"), h("b")),
       h("span", null, `${viewer.percent(value)} `),
       h("small", { class: "soft" }, viewer.range(estimate)),
     ];
