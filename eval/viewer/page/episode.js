@@ -220,11 +220,7 @@
       title: `${viewer.short(group.task, 60)}, episode ${e + 1}`,
       neighbours: [e - 1, e + 1].map((near) => (siblings[near] ? viewer.episodeLink(g, near) : null)),
       focus: query.turn ? `turn-${query.turn}` : null,
-      trail: [
-        viewer.groupTrail(group),
-        [viewer.short(group.task, 40), viewer.groupLink(g)],
-        [`episode ${e + 1}`],
-      ],
+      trail: [viewer.groupTrail(group), [viewer.short(group.task, 40), viewer.groupLink(g)], [`episode ${e + 1}`]],
       page: [h("h1", null, viewer.short(group.task, 120)), siblingLinks(g, e, siblings), choice, box],
     };
   };

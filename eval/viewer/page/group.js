@@ -66,7 +66,11 @@
     return h(
       "td",
       attributes,
-      h("a", { href, title: viewer.short(turn.observation, 300) }, viewer.shortAction(turn.action || "(no action)", 44)),
+      h(
+        "a",
+        { href, title: viewer.short(turn.observation, 300) },
+        viewer.shortAction(turn.action || "(no action)", 44),
+      ),
       advantage === undefined ? null : viewer.chip(advantage),
       turn.reward ? h("small", { class: "reward" }, `reward ${viewer.number(turn.reward)}`) : null,
     );

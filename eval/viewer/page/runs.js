@@ -86,11 +86,7 @@
     [
       "name",
       "Run",
-      (row) => [
-        checkbox(row),
-        " ",
-        h("a", { href: viewer.link(["run", row.number]) }, viewer.short(row.name, 60)),
-      ],
+      (row) => [checkbox(row), " ", h("a", { href: viewer.link(["run", row.number]) }, viewer.short(row.name, 60))],
       (row) => row.name,
     ],
     [
@@ -179,12 +175,7 @@
 
   function pairHead(first, pair) {
     const heads = pair.map(({ number, name }, i) =>
-      h(
-        "th",
-        { scope: "col" },
-        h("i", { class: `key c${i}` }),
-        h("a", { href: viewer.link(["run", number]) }, name),
-      ),
+      h("th", { scope: "col" }, h("i", { class: `key c${i}` }), h("a", { href: viewer.link(["run", number]) }, name)),
     );
     return h("thead", null, h("tr", null, h("th", { scope: "col" }, first), heads));
   }

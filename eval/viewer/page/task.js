@@ -80,12 +80,7 @@
     const heads = ["", "episode", "from", "outcome", "turns"].map((column) =>
       h("th", { scope: "col" }, column || h("span", { class: "hidden" }, "select")),
     );
-    const table = h(
-      "table",
-      { class: "tries" },
-      h("thead", null, h("tr", null, heads)),
-      h("tbody", null, rows),
-    );
+    const table = h("table", { class: "tries" }, h("thead", null, h("tr", null, heads)), h("tbody", null, rows));
     return {
       title: viewer.short(tasks[number], 80),
       trail: [["Groups", viewer.link(["groups"])], [viewer.short(tasks[number], 40)]],
