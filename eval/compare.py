@@ -40,8 +40,8 @@ class Difference:
 
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
-        own = {name: value for name, value in vars(self).items() if name not in ("label", "rise")}
-        return {**self.rise.record(), **own}
+        facts = {name: value for name, value in vars(self).items() if name not in ("label", "rise")}
+        return {**self.rise.record(), **facts}
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Comparison:
         return {
             "baseline": self.baseline,
             "results": {label: result.summary() for label, result in self.results.items()},
-            "differences": {one.label: one.record() for one in self.differences},
+            "differences": {difference.label: difference.record() for difference in self.differences},
             **self._at_k_record(),
         }
 
@@ -107,15 +107,21 @@ class Comparison:
     @property
     def note(self) -> str:
         """What the differences are, and the tests behind their p-values."""
-        compared = {one.test for one in self.differences} | {row.difference.test for row in self.at_k}
-        tests = ", ".join(sorted(compared))
+        names = {difference.test for difference in self.differences} | {row.difference.test for row in self.at_k}
+        tests = ", ".join(sorted(names))
         return f"against {self.baseline}; 95 % intervals, paired by task; p: {tests}"
 
     def difference_table(self) -> Table:
         """One row per result that is compared with the baseline."""
         rows = [
-            [one.label, with_interval(one.rise, signed=True), str(one.gained), str(one.lost), p_value(one.p_holm)]
-            for one in self.differences
+            [
+                difference.label,
+                with_interval(difference.rise, signed=True),
+                str(difference.gained),
+                str(difference.lost),
+                p_value(difference.p_holm),
+            ]
+            for difference in self.differences
         ]
         p_name = "p (Holm)" if len(self.differences) > 1 else "p"
         return Table(["difference", "points", "better", "worse", p_name], rows)
@@ -191,13 +197,13 @@ def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | 
 def _at_k_differences(results: Mapping[str, EvalResult], ks: Sequence[int]) -> Iterator[AtKDifference]:
     first, *others = results.items()
     for measure in measures_of(results.values()):
-        compared = [
+        rows = [
             (label, k, difference)
             for label, other in others
             for k, difference in measure.differences(first[1], other, ks).items()
         ]
-        corrected = holm([difference.p for _, _, difference in compared])
-        for (label, k, difference), p_holm in zip(compared, corrected, strict=True):
+        corrected = holm([difference.p for _, _, difference in rows])
+        for (label, k, difference), p_holm in zip(rows, corrected, strict=True):
             yield AtKDifference(measure, label, k, difference, p_holm)
 
 
@@ -233,8 +239,8 @@ def _load(path: Path, split: str | None) -> EvalResult:
     if not path.is_dir():
         return EvalResult.load(path)
     run = load_run(path)
-    found = run.last(split)
-    if found is None:
-        known = ", ".join(run.splits()) or "none"
-        raise InvalidArgument(f"run {path} holds no evaluation of split {split!r}; it was evaluated on: {known}")
-    return found.result
+    evaluation = run.last(split)
+    if evaluation is None:
+        splits = ", ".join(run.splits()) or "none"
+        raise InvalidArgument(f"run {path} holds no evaluation of split {split!r}; it was evaluated on: {splits}")
+    return evaluation.result

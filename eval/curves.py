@@ -92,15 +92,15 @@ def training_lines(runs: Sequence[Run], x: str, smooth: int = 1, metric: str = M
 
 def evaluation_points(runs: Sequence[Run], split: str, x: str) -> list[tuple[list[float], list[Interval]]]:
     """The x of each run's evaluations on ``split``, and their success rates."""
-    found = []
+    series = []
     for run in runs:
         points: dict[float, Interval] = {}
-        for one in run.trained(split):  # the later of two evaluations at one x counts
-            place = None if one.iteration is None else run.at(one.iteration, X_KEYS[x])
+        for evaluation in run.trained(split):  # the later of two evaluations at one x counts
+            place = None if evaluation.iteration is None else run.at(evaluation.iteration, X_KEYS[x])
             if place is not None:
-                points[place] = one.result.success
-        found.append((sorted(points), [points[place] for place in sorted(points)]))
-    return found
+                points[place] = evaluation.result.success
+        series.append((sorted(points), [points[place] for place in sorted(points)]))
+    return series
 
 
 def chart_panels(groups: Mapping[str, Sequence[Run]], x: str, smooth: int) -> list[ChartPanel]:

@@ -134,7 +134,7 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
     """
     kind = format_of(path)
     if kind == "journal":
-        return [validated(EpisodeRecord, one.record(), str(path)) for one in read_journal(path)[1]], []
+        return [validated(EpisodeRecord, episode.record(), str(path)) for episode in read_journal(path)[1]], []
     if kind == "evaluation":
         return _tries(EvalResult.load(path), str(path)), []
     episodes: list[EpisodeRecord] = []
@@ -169,10 +169,15 @@ def format_of(path: Path) -> str:
 
 def _tries(result: EvalResult, name: str) -> list[EpisodeRecord]:
     """The tries of a result as episodes without turns; a task is a group."""
-    found = []
+    records = []
     for group, task in enumerate(result.tasks):
-        for sample, one in enumerate(task.tries):
+        for sample, attempt in enumerate(task.tries):
             facts = {"task": task.task, "task_type": task.task_type, "group": group, "sample": sample, "turns": []}
-            facts |= {"success": one.success, "outcome": one.outcome, "reward": one.reward, "length": one.turns}
-            found.append(validated(EpisodeRecord, facts, name))
-    return found
+            facts |= {
+                "success": attempt.success,
+                "outcome": attempt.outcome,
+                "reward": attempt.reward,
+                "length": attempt.turns,
+            }
+            records.append(validated(EpisodeRecord, facts, name))
+    return records

@@ -37,8 +37,8 @@ def choose_tasks(tasks: TaskSet, count: int | None = None) -> TaskSet:
     tasks.require()
     if count is None or count >= len(tasks):
         return tasks
-    listed = list(tasks)
-    return TaskSet(tasks.split, [listed[i * len(listed) // count] for i in range(count)])
+    all_tasks = list(tasks)
+    return TaskSet(tasks.split, [all_tasks[i * len(all_tasks) // count] for i in range(count)])
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ def evaluate(
         kwargs = dict(evaluated.kwargs)
         panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, kwargs, seed, conditions)
     jobs = group_jobs(tasks.ids, tries, BASE_SEED + seed, f"panel {tasks.split}")
-    finished = dict(journal.episodes) if journal else {}
-    missing = [job for job in jobs if (job.task, job.sample) not in finished]
+    done = dict(journal.episodes) if journal else {}
+    missing = [job for job in jobs if (job.task, job.sample) not in done]
     with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet, len(jobs) - len(missing)) as meter:
 
         def on_finish(episode: Episode) -> None:
@@ -113,8 +113,8 @@ def evaluate(
             lockstep=evaluated.lockstep,
             on_finish=on_finish,
         )
-    finished |= {(episode.task, episode.sample): episode for episode in new}
-    episodes = [finished[job.task, job.sample] for job in jobs]
+    done |= {(episode.task, episode.sample): episode for episode in new}
+    episodes = [done[job.task, job.sample] for job in jobs]
     return EvalResult.from_episodes(episodes, panel, evaluated.name, evaluated.temperature), episodes
 
 

@@ -45,8 +45,8 @@ class Journal:
     def __init__(self, folder: Path, key: Mapping[str, object]):
         self.key: dict[str, object] = json.loads(json.dumps(key, sort_keys=True))
         digest = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:16]
-        who = re.sub(r"[^A-Za-z0-9._-]+", "-", str(self.key.get("model", "")))[-60:].strip("-.") or "episodes"
-        self.path = folder / f"{who}-{digest}.jsonl"
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", str(self.key.get("model", "")))[-60:].strip("-.") or "episodes"
+        self.path = folder / f"{name}-{digest}.jsonl"
         self.episodes: dict[tuple[str, int], Episode] = {}
         self._spent: defaultdict[str, float] = defaultdict(float)
         self._lock = threading.Lock()
@@ -142,14 +142,14 @@ def read_journal(path: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
 
 
 def _episodes(path: Path) -> Iterator[Episode]:
-    seen = set()
+    places = set()
     with path.open("rb") as file:
         for number, (record, _) in enumerate(_whole_lines(file), 1):
             if "episode" not in record:
                 continue
             episode = _episode(record["episode"], f"{path}, line {number}")
-            if (episode.task, episode.sample) not in seen:
-                seen.add((episode.task, episode.sample))
+            if (episode.task, episode.sample) not in places:
+                places.add((episode.task, episode.sample))
                 yield episode
 
 

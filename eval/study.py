@@ -114,42 +114,42 @@ class Study:
         alone = len(labels) == 1 and all(row.before is not None for row in rows)
         baseline = baseline or (BEFORE if alone else labels[0])
         grouped = {label: tuple(row for row in rows if row.label == label) for label in labels}
-        for label, mine in grouped.items():
-            if len({row.seed for row in mine}) < len(mine):
+        for label, method_rows in grouped.items():
+            if len({row.seed for row in method_rows}) < len(method_rows):
                 raise InvalidArgument(
                     f"{label}: two runs have the same seed; name methods as LABEL=FOLDER to tell them apart"
                 )
         of_seed = {row.seed: row.after for row in grouped.get(baseline, ())}
         gaps: dict[str, list[float]] = {}
-        for label, mine in grouped.items():
-            others = [of_seed.get(row.seed) if baseline in grouped else row.before for row in mine]
-            gap = [row.after - other for row, other in zip(mine, others, strict=True) if other is not None]
+        for label, method_rows in grouped.items():
+            references = [of_seed.get(row.seed) if baseline in grouped else row.before for row in method_rows]
+            gap = [row.after - other for row, other in zip(method_rows, references, strict=True) if other is not None]
             if gap and label != baseline:
                 gaps[label] = gap
-        tested = {label: p for label, gap in gaps.items() if len(gap) > 1 and not math.isnan(p := paired_t(gap))}
-        corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+        p_values = {label: p for label, gap in gaps.items() if len(gap) > 1 and not math.isnan(p := paired_t(gap))}
+        corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
         means = {label: mean_over_seeds(gap) for label, gap in gaps.items()}
         methods = [
-            Method(label, mine, means.get(label), tested.get(label), corrected.get(label))
-            for label, mine in grouped.items()
+            Method(label, method_rows, means.get(label), p_values.get(label), corrected.get(label))
+            for label, method_rows in grouped.items()
         ]
         return cls(tuple(methods), baseline)
 
     def table(self) -> Table:
         """One row per method, best mean success first."""
         every = [row for method in self.methods for row in method.rows]
-        graded = any(abs(row.reward_after - row.after) > 0.005 for row in every)
-        timed = all(row.seconds is not None for row in every)
+        has_rewards = any(abs(row.reward_after - row.after) > 0.005 for row in every)
+        has_times = all(row.seconds is not None for row in every)
         header = ["", "seeds", "area %", "after %", f"minus {self.baseline}", "p (Holm)"]
-        header += [*(["reward after"] if graded else []), "1,000 tokens", *(["minutes"] if timed else [])]
+        header += [*(["reward after"] if has_rewards else []), "1,000 tokens", *(["minutes"] if has_times else [])]
         rows = []
-        for method in sorted(self.methods, key=lambda one: -one.mean("after").value):
+        for method in sorted(self.methods, key=lambda method: -method.mean("after").value):
             cells = [method.label, str(len(method.rows)), spread(method.mean("area")), spread(method.mean("after"))]
             cells.append(spread(method.gap, signed=True) if method.gap else "")
             cells.append("" if method.p_holm is None else p_value(method.p_holm))
-            cells += [f"{method.mean('reward_after').value:.2f}"] if graded else []
+            cells += [f"{method.mean('reward_after').value:.2f}"] if has_rewards else []
             cells.append(f"{method.mean('tokens_total').value / 1000:,.0f}")
-            cells += [f"{method.mean('seconds').value / 60:.1f}"] if timed else []
+            cells += [f"{method.mean('seconds').value / 60:.1f}"] if has_times else []
             rows.append(cells)
         return Table(header, rows)
 
@@ -157,12 +157,12 @@ class Study:
         """What was measured, and what the numbers mean."""
         row = self.methods[0].rows[0]
         starts = sorted({percent(r.before) for method in self.methods for r in method.rows if r.before is not None})
-        tested = any(method.p is not None for method in self.methods)
+        has_tests = any(method.p is not None for method in self.methods)
         return [
             f"{row.split}: {row.tasks} tasks, {row.tries} tries each, hash {row.split_hash}",
             "plus-minus: half a 95 % Student-t interval over seeds",
             *([f"before training: {', '.join(starts)} %"] if starts else []),
-            *([f"p: paired t test against {self.baseline}, equal seeds paired"] if tested else []),
+            *([f"p: paired t test against {self.baseline}, equal seeds paired"] if has_tests else []),
         ]
 
     def lines(self, width: int = WIDTH) -> list[str]:
@@ -173,13 +173,13 @@ class Study:
         if "difference" in header:
             notes.append(f"difference: in points, to {self.baseline}")
         below = ["", *(line for note in notes for line in textwrap.wrap(ascii_only(note), width))]
-        moved: list[str] = []
-        while not table.without(*moved).fits(width) and len(moved) < len(MOVABLE):
-            moved.append(MOVABLE[len(moved)])
-        if not moved or not table.without(*moved).fits(width):
+        moved_columns: list[str] = []
+        while not table.without(*moved_columns).fits(width) and len(moved_columns) < len(MOVABLE):
+            moved_columns.append(MOVABLE[len(moved_columns)])
+        if not moved_columns or not table.without(*moved_columns).fits(width):
             return [*table.lines(width), *below]
-        rest = table.without(*(name for name in header[1:] if name not in moved))
-        return [*table.without(*moved).lines(width), "", *rest.lines(width), *below]
+        second = table.without(*(name for name in header[1:] if name not in moved_columns))
+        return [*table.without(*moved_columns).lines(width), "", *second.lines(width), *below]
 
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
@@ -201,8 +201,8 @@ def _labels(rows: Sequence[RunRow], baseline: str | None) -> list[str]:
         raise InvalidArgument("there is no finished run: a run needs its evaluation after training")
     panels = {(row.split, row.split_hash) for row in rows}
     if len(panels) > 1:
-        measured = ", ".join(f"{split} ({code})" for split, code in sorted(panels))
-        raise InvalidArgument(f"runs measured on different tasks cannot be compared: {measured}")
+        task_sets = ", ".join(f"{split} ({code})" for split, code in sorted(panels))
+        raise InvalidArgument(f"runs measured on different tasks cannot be compared: {task_sets}")
     labels = list(dict.fromkeys(row.label for row in rows))
     if baseline == BEFORE and BEFORE not in labels:
         for row in rows:
@@ -245,7 +245,9 @@ def study_of(
     """
     rows = [row for path in files for row in read_rows(path)]
     for label, group in groups.items():
-        results = [one.result for run in group if (one := run.last(split)) and one.stage == "after"]
+        results = [
+            evaluation.result for run in group if (evaluation := run.last(split)) and evaluation.stage == "after"
+        ]
         for other in results[1:]:
             require_same_panel(f"{label}, first seed", results[0], f"{label}, another", other)
         numbered = (row_of(label, run, i, split, pass_at=pass_at) for i, run in enumerate(group, 1))
@@ -268,15 +270,15 @@ def row_of(
     pass_at: as in :func:`study_of`.
     """
     split = split or next(iter(run.splits()), None)
-    stages = {one.stage: one.result for one in run.evaluations if one.split == split}
+    stages = {evaluation.stage: evaluation.result for evaluation in run.evaluations if evaluation.split == split}
     after, before = stages.get(stage), stages.get("before")
     if after is None or split is None:
         return None
-    found = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)
+    seed_in_name = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)
     turns, success = run.series("success_rate", x="turns_total")
     return RunRow(
         label=label,
-        seed=int(found[1]) if found else number,
+        seed=int(seed_in_name[1]) if seed_in_name else number,
         split=split,
         split_hash=after.panel.split_hash,
         tasks=after.panel.tasks,

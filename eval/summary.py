@@ -69,7 +69,7 @@ def panel_facts(result: EvalResult) -> list[tuple[str, str]]:
 
 def _cut(result: EvalResult) -> str:
     """The share of responses cut at the token limit; empty without any."""
-    if not any(one.cut for one in result.every_try):
+    if not any(attempt.cut for attempt in result.every_try):
         return ""
     most = result.panel.conditions.get("max_tokens")
     return f", {percent(result.cut_rate)} % of the answers cut at {most} tokens (raise max_tokens)"
@@ -85,8 +85,10 @@ def whole_table(panels: Mapping[str, Mapping[str, EvalResult]]) -> Table:
     columns = [name for name in next(iter(panels.values())) if all(name in results for results in panels.values())]
     rows = []
     for panel, results in panels.items():
-        shown = [results[name] for name in columns]
-        rows.append([panel, str(shown[0].panel.tasks), *(with_interval(one.success) for one in shown)])
+        row_results = [results[name] for name in columns]
+        rows.append(
+            [panel, str(row_results[0].panel.tasks), *(with_interval(result.success) for result in row_results)]
+        )
     tasks = str(sum(int(row[1]) for row in rows))
     overall = (whole(results[name] for results in panels.values()) for name in columns)
     return Table(["success %", "tasks", *columns], [*rows, ["the whole", tasks, *map(with_interval, overall)]])

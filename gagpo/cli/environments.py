@@ -97,9 +97,9 @@ def new(
             print_json({"files": [str(copy)]})
         return
     env = f"{class_name(name)}-v0"
-    made = new_environment(name, folder)
-    say("\n".join(map(str, made)))
+    files = new_environment(name, folder)
+    say("\n".join(map(str, files)))
     there = "" if folder.resolve() == Path.cwd() else f"cd {quote(str(folder))}; "  # where Python finds the module
-    say(f"next: {there}gagpo check {name}:{env}; gagpo sft {made[1].name}; gagpo train {made[1].name}")
+    say(f"next: {there}gagpo check {name}:{env}; gagpo sft {files[1].name}; gagpo train {files[1].name}")
     if as_json:
-        print_json({"files": [str(path) for path in made]})
+        print_json({"files": [str(path) for path in files]})

@@ -33,8 +33,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         import gagpo
 
         print(f"gagpo {gagpo.__version__}")
@@ -132,7 +132,7 @@ def _advice(error: Exception) -> str:
 
 def _hint(option: str, parameters: Sequence[Any]) -> None:
     """Suggest a setting for an unknown ``option`` of a command that takes overrides."""
-    if not option or not any(one.name == "overrides" for one in parameters):
+    if not option or not any(parameter.name == "overrides" for parameter in parameters):
         return
     from gagpo.settings import RunSettings
     from gagpo.settings.keys import nearest_key
