@@ -54,7 +54,7 @@ class Measure:
 
     def intervals(self, result: EvalResult, ks: Sequence[int]) -> dict[int, Interval]:
         """By k: the mean over tasks with its 95 % interval over tasks."""
-        return {k: self._interval(values, result.panel.tries / k) for k, values in self.values(result, ks).items()}
+        return {k: self._interval(values, result.task_set.tries / k) for k, values in self.values(result, ks).items()}
 
     def differences(self, first: EvalResult, other: EvalResult, ks: Sequence[int]) -> dict[int, KDifference]:
         """By k: ``other`` minus ``first`` on the same tasks; their numbers of episodes may differ."""
@@ -73,7 +73,7 @@ class Measure:
     def _rise(self, k: int, before: tuple[EvalResult, np.ndarray], after: tuple[EvalResult, np.ndarray]) -> Interval:
         if not self.share:
             return cluster_bootstrap(after[1] - before[1], np.ones(len(after[1])))
-        first, other = (_counted(values, result.panel.tries / k) for result, values in (before, after))
+        first, other = (_counted(values, result.task_set.tries / k) for result, values in (before, after))
         return paired_difference(first, other)
 
 
@@ -235,7 +235,7 @@ def _distinct_of(task: TaskResult, ks: Sequence[int]) -> list[float]:
 
 def _has_answers(result: EvalResult) -> bool:
     """Whether votes are known; without any success they do not matter. Not of so many that counting takes minutes."""
-    if result.panel.tries > MOST_VOTES:
+    if result.task_set.tries > MOST_VOTES:
         return False
     return not result.successes or any(attempt.answer is not None for attempt in result.every_try)
 
@@ -272,10 +272,10 @@ def shown_ks(results: Mapping[str, EvalResult], pass_at: Sequence[int] | None = 
         InvalidArgument: a k of ``pass_at`` exceeds the episodes per task of a result.
     """
     if pass_at is None:
-        fewest = min(result.panel.tries for result in results.values())
+        fewest = min(result.task_set.tries for result in results.values())
         return powers_of_two(fewest) if fewest > 1 else []
     for label, result in results.items():
-        require_episodes(label, result.panel.tries, pass_at)
+        require_episodes(label, result.task_set.tries, pass_at)
     return list(pass_at)
 
 

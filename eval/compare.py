@@ -1,4 +1,4 @@
-"""Compare evaluations of the same panel: differences, paired intervals, corrected p-values."""
+"""Compare evaluations of the same task set: differences, paired intervals, corrected p-values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gagpo.eval.at_k import KDifference, Measure, at_k_record, measures_of, show
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import load_run
 from gagpo.eval.statistics import Interval, holm, paired_difference, paired_test
-from gagpo.eval.summary import at_k_table, measured, p_value, panel_facts, plain, with_interval
+from gagpo.eval.summary import at_k_table, measured, p_value, plain, task_set_facts, with_interval
 
 
-class DifferentPanels(GagpoError, ValueError):
-    """Results of different panels, which cannot be compared."""
+class DifferentTaskSets(GagpoError, ValueError):
+    """Results of different task sets, which cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Comparison:
             for label, result in self.results.items()
         ]
         return [
-            *facts(panel_facts(self.results[self.baseline])[:2], width),
+            *facts(task_set_facts(self.results[self.baseline])[:2], width),
             "",
             *Table(["result", "success %", "turns", "failed"], results).lines(width),
             "",
@@ -172,14 +172,14 @@ def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | 
     pass_at: the k of pass@k; by default those of :func:`gagpo.eval.at_k.shown_ks`.
 
     Raises:
-        DifferentPanels: the results have different tasks or conditions.
+        DifferentTaskSets: the results have different tasks or conditions.
         InvalidArgument: there are fewer than two results, or fewer episodes per task than a k.
     """
     if len(results) < 2:
         raise InvalidArgument(f"a comparison needs at least two results, got {len(results)}")
     (baseline, first), *others = results.items()
     for label, other in others:
-        require_same_panel(baseline, first, label, other)
+        require_same_task_set(baseline, first, label, other)
     tests = [paired_test(first.counts, other.counts) for _, other in others]
     corrected = holm([p for p, _ in tests])
     ks = shown_ks(results, pass_at)
@@ -214,13 +214,13 @@ def _difference(label: str, first: EvalResult, other: EvalResult, p: float, p_ho
     return Difference(label, paired_difference(first.counts, other.counts), p, p_holm, test, gained, lost)
 
 
-def require_same_panel(label: str, first: EvalResult, other_label: str, other: EvalResult) -> None:
-    """Raise :class:`DifferentPanels` unless both results have the same tasks and conditions."""
-    difference = first.panel.difference(other.panel)
+def require_same_task_set(label: str, first: EvalResult, other_label: str, other: EvalResult) -> None:
+    """Raise :class:`DifferentTaskSets` unless both results have the same tasks and conditions."""
+    difference = first.task_set.difference(other.task_set)
     if difference is None and [task.task for task in first.tasks] != [task.task for task in other.tasks]:
         difference = "their task ids differ although the hashes agree; one file has been edited"
     if difference:
-        raise DifferentPanels(f"{label} and {other_label} are not of the same panel: {difference}")
+        raise DifferentTaskSets(f"{label} and {other_label} are not of the same task set: {difference}")
 
 
 def compare_files(paths: Sequence[Path], split: str | None = None, pass_at: Sequence[int] | None = None) -> Comparison:

@@ -23,7 +23,7 @@ from gagpo.envs.tools import tools_of
 from gagpo.eval.conditions import Conditions
 from gagpo.eval.journal import Journal
 from gagpo.eval.request import EvaluationRequest
-from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.runs.reading import in_one_line
 
 BASE_SEED = 20_260_101  # the seeds of the episodes depend on the task set, not on the run that is measured
@@ -91,7 +91,7 @@ def evaluate(
     decode: Decode | None = getattr(agent, "decode", None)  # of an agent that reads tokens
     with in_one_line():
         kwargs = dict(evaluated.kwargs)
-        panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, kwargs, seed, conditions)
+        task_set = EvaluatedTaskSet(environment, tasks.split, tasks.hash, len(tasks), tries, kwargs, seed, conditions)
     jobs = group_jobs(tasks.ids, tries, BASE_SEED + seed, f"panel {tasks.split}")
     done = dict(journal.episodes) if journal else {}
     missing = [job for job in jobs if (job.task, job.sample) not in done]
@@ -115,7 +115,7 @@ def evaluate(
         )
     done |= {(episode.task, episode.sample): episode for episode in new}
     episodes = [done[job.task, job.sample] for job in jobs]
-    return EvalResult.from_episodes(episodes, panel, evaluated.name, evaluated.temperature), episodes
+    return EvalResult.from_episodes(episodes, task_set, evaluated.name, evaluated.temperature), episodes
 
 
 def first_failure(episodes: Sequence[Episode]) -> str:

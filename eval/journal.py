@@ -1,7 +1,7 @@
 """The journal of an evaluation: finished episodes on disk, so that a killed evaluation can resume.
 
-A file holds the episodes of one model, panel and settings: their hash is in its name, their text in its first line. A
-line torn by a kill is cut off when the file is opened again.
+A file has the episodes of one model, task set and settings: their hash is in its name, their text in its first line.
+A line torn by a kill is cut off when the file is opened again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Journal:
         with Journal(Path("evals"), {"model": "qwen", "panel": ...}) as journal:
             journal.append(episode)
 
-    key: everything that decides what an episode is (model, panel, settings), as plain JSON values.
+    key: everything that decides what an episode is (model, task set, settings), as plain JSON values.
     """
 
     def __init__(self, folder: Path, key: Mapping[str, object]):

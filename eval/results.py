@@ -1,4 +1,4 @@
-"""The result of an evaluation: its panel, every try, and the numbers computed from them.
+"""The result of an evaluation: its task set, every try, and the numbers computed from them.
 
 A result file stores each try, so that two files can be compared task by task. It holds no date and no machine: equal
 evaluations give equal files.
@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 from pydantic.dataclasses import dataclass
 
 from gagpo.base import durable
@@ -27,12 +27,12 @@ from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened,
 
 FORMAT = "gagpo evaluation 1"
 LONGEST_ANSWER = 200  # characters of an answer that are stored
-SHOWN = 120  # characters of a value in an error about panels
+SHOWN = 120  # characters of a value in an error about task sets
 CHECKED = ConfigDict(allow_inf_nan=False)
 
 
 def _plain_json(value: object) -> object:
-    """The value as read back from a file, so that a panel equals the one in its own file."""
+    """The value as read back from a file, so that a task set equals the one in its own file."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -46,8 +46,8 @@ JsonObject = Annotated[dict[str, object], BeforeValidator(_plain_json)]
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Panel:
-    """What was played and how. Only results of the same panel can be compared.
+class EvaluatedTaskSet:
+    """The tasks of an evaluation, and how they were run. Only results of the same task set can be compared.
 
     environment: environment id.
     split_hash: ``TaskSet.hash`` of the tasks played.
@@ -68,8 +68,8 @@ class Panel:
     seed: Count = 0
     conditions: JsonObject = Field(default_factory=dict)
 
-    def difference(self, other: Panel) -> str | None:
-        """The first difference between two panels in words, or None; the number of tries may differ."""
+    def difference(self, other: EvaluatedTaskSet) -> str | None:
+        """The first difference between two task sets in words, or None; the number of tries may differ."""
         for name in ("environment", "split", "split_hash", "kwargs", "tasks", "seed"):
             value, other_value = getattr(self, name), getattr(other, name)
             if name == "kwargs" and value != other_value:
@@ -182,39 +182,39 @@ def _by_name(tasks: tuple[TaskResult, ...]) -> tuple[TaskResult, ...]:
 
 @dataclass(frozen=True, config=CHECKED)
 class EvalResult:
-    """The result of a panel.
+    """The result of an evaluation. In its file, the task set has the key ``panel``.
 
     temperature: None for an agent that samples no tokens.
     tasks: sorted by id.
     """
 
-    panel: Panel
+    task_set: Annotated[EvaluatedTaskSet, Field(validation_alias=AliasChoices("panel", "task_set"))]
     model: StrictStr
     temperature: Number | None
     tasks: Annotated[tuple[TaskResult, ...], AfterValidator(_by_name)]
 
     @classmethod
     def from_episodes(
-        cls, episodes: Iterable[Episode], panel: Panel, model: str, temperature: float | None
+        cls, episodes: Iterable[Episode], task_set: EvaluatedTaskSet, model: str, temperature: float | None
     ) -> EvalResult:
         """The result of finished episodes. A failed episode counts as a try without success.
 
         Raises:
-            InvalidArgument: a task was not played exactly ``panel.tries`` times.
+            InvalidArgument: a task was not run exactly ``task_set.tries`` times.
         """
         by_task: dict[str, list[Episode]] = defaultdict(list)
         for episode in episodes:
             by_task[episode.task].append(episode)
-        if len(by_task) != panel.tasks:
-            raise InvalidArgument(f"the panel has {panel.tasks} tasks, but {len(by_task)} were played")
+        if len(by_task) != task_set.tasks:
+            raise InvalidArgument(f"the task set has {task_set.tasks} tasks, but {len(by_task)} were run")
         for task, task_episodes in by_task.items():
-            if len(task_episodes) != panel.tries:
-                raise InvalidArgument(f"task {task!r} was played {len(task_episodes)} times instead of {panel.tries}")
+            if len(task_episodes) != task_set.tries:
+                raise InvalidArgument(f"task {task!r} was run {len(task_episodes)} times instead of {task_set.tries}")
         tasks = tuple(
-            TaskResult(task, task_episodes[0].task_type, _tries(task_episodes, several=panel.tries > 1))
+            TaskResult(task, task_episodes[0].task_type, _tries(task_episodes, several=task_set.tries > 1))
             for task, task_episodes in by_task.items()
         )
-        return cls(panel, model, None if temperature is None else float(temperature), tasks)
+        return cls(task_set, model, None if temperature is None else float(temperature), tasks)
 
     # Numbers ----------------------------------------------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class EvalResult:
     @property
     def pass_at_k(self) -> dict[int, float]:
         """Mean unbiased pass@k over tasks, for k = 1, 2, 4, ... and all tries; empty with one try per task."""
-        tries = self.panel.tries
+        tries = self.task_set.tries
         if tries == 1:
             return {}
         ks = powers_of_two(tries)
@@ -336,7 +336,7 @@ class EvalResult:
         """The result as ASCII text; :meth:`from_json` returns an equal one."""
         record = {
             "format": FORMAT,
-            "panel": asdict(self.panel),
+            "panel": asdict(self.task_set),
             "model": self.model,
             "temperature": self.temperature,
             "summary": self.summary(),
@@ -371,13 +371,13 @@ class EvalResult:
         return sum(top(one) for one in self.every_try) / below if below else math.nan
 
     def _contradiction(self, successes: int) -> str | None:
-        """Where panel or summary contradict the listed tasks; None if they agree."""
-        panel, count = self.panel, len(self.tasks)
-        if panel.tasks != count:
-            return f"'panel.tasks' must be {count}, the number of tasks listed, got {panel.tasks}"
+        """Where task set or summary contradict the listed tasks; None if they agree."""
+        task_set, count = self.task_set, len(self.tasks)
+        if task_set.tasks != count:
+            return f"'panel.tasks' must be {count}, the number of tasks listed, got {task_set.tasks}"
         for number, task in enumerate(self.tasks):
-            if len(task.tries) != panel.tries:
-                return f"'tasks[{number}].tries' must hold {panel.tries} tries, got {len(task.tries)}"
+            if len(task.tries) != task_set.tries:
+                return f"'tasks[{number}].tries' must hold {task_set.tries} tries, got {len(task.tries)}"
         if len({task.task for task in self.tasks}) != count:
             return "'tasks' lists a task twice"
         if successes != self.successes:
@@ -412,7 +412,7 @@ def _finite(value: float) -> float | None:
 
 
 def whole(results: Iterable[EvalResult]) -> Interval:
-    """Success rate over all tries of several panels with its interval over tasks."""
+    """Success rate over all tries of several task sets with its interval over tasks."""
     all_results = list(results)
     successes = [count for result in all_results for count in result.counts[0]]
     tries = [count for result in all_results for count in result.counts[1]]

@@ -89,7 +89,7 @@ class Run:
     @property
     def environment(self) -> str:
         """The id of its environment, or the names of several; empty if unknown."""
-        ids = [evaluation.result.panel.environment for evaluation in self.evaluations]
+        ids = [evaluation.result.task_set.environment for evaluation in self.evaluations]
         return self.settings.get("environment.id", "") or " + ".join(self.envs) or next(iter(ids), "")
 
     def series(self, key: str, x: str = "iteration") -> tuple[list[float], list[float]]:
@@ -168,13 +168,13 @@ def read_label(label: str) -> tuple[str, str, int | None]:
 def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
     stage, split, iteration = read_label(label)
     at = {"before": 0, "after": last, "average": last}.get(stage, iteration)
-    return Evaluation(label, stage, split or result.panel.split, at, result)
+    return Evaluation(label, stage, split or result.task_set.split, at, result)
 
 
-def final_results(run: Path, panels: Iterable[str]) -> dict[str, EvalResult]:
-    """The evaluations after training, by panel, as far as they exist."""
-    files = {panel: run / "evals" / f"after-{panel}.json" for panel in panels}
-    return {panel: EvalResult.load(path) for panel, path in files.items() if path.exists()}
+def final_results(run: Path, labels: Iterable[str]) -> dict[str, EvalResult]:
+    """The evaluations after training, by the label of their task set, as far as they exist."""
+    files = {label: run / "evals" / f"after-{label}.json" for label in labels}
+    return {label: EvalResult.load(path) for label, path in files.items() if path.exists()}
 
 
 def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:

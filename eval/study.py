@@ -18,7 +18,7 @@ from pydantic import Field, StringConstraints
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import WIDTH, Table, ascii_only
 from gagpo.eval.at_k import rates_at_k
-from gagpo.eval.compare import require_same_panel
+from gagpo.eval.compare import require_same_task_set
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, paired_t
 from gagpo.eval.summary import p_value, percent
@@ -199,10 +199,10 @@ def _labels(rows: Sequence[RunRow], baseline: str | None) -> list[str]:
     """The labels, the baseline first; InvalidArgument for rows that cannot be compared."""
     if not rows:
         raise InvalidArgument("there is no finished run: a run needs its evaluation after training")
-    panels = {(row.split, row.split_hash) for row in rows}
-    if len(panels) > 1:
-        task_sets = ", ".join(f"{split} ({code})" for split, code in sorted(panels))
-        raise InvalidArgument(f"runs measured on different tasks cannot be compared: {task_sets}")
+    task_sets = {(row.split, row.split_hash) for row in rows}
+    if len(task_sets) > 1:
+        names = ", ".join(f"{split} ({code})" for split, code in sorted(task_sets))
+        raise InvalidArgument(f"runs measured on different tasks cannot be compared: {names}")
     labels = list(dict.fromkeys(row.label for row in rows))
     if baseline == BEFORE and BEFORE not in labels:
         for row in rows:
@@ -249,7 +249,7 @@ def study_of(
             evaluation.result for run in group if (evaluation := run.last(split)) and evaluation.stage == "after"
         ]
         for other in results[1:]:
-            require_same_panel(f"{label}, first seed", results[0], f"{label}, another", other)
+            require_same_task_set(f"{label}, first seed", results[0], f"{label}, another", other)
         numbered = (row_of(label, run, i, split, pass_at=pass_at) for i, run in enumerate(group, 1))
         rows += [row for row in numbered if row]
     return Study.of(rows, baseline)
@@ -280,9 +280,9 @@ def row_of(
         label=label,
         seed=int(seed_in_name[1]) if seed_in_name else number,
         split=split,
-        split_hash=after.panel.split_hash,
-        tasks=after.panel.tasks,
-        tries=after.panel.tries,
+        split_hash=after.task_set.split_hash,
+        tasks=after.task_set.tasks,
+        tries=after.task_set.tries,
         before=before.success.value if before else None,
         after=after.success.value,
         reward_after=after.mean_reward.value,

@@ -12,7 +12,7 @@ from gagpo.base.core_schema import write_yaml
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import Table
 from gagpo.eval.at_k import shown_ks
-from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
+from gagpo.eval.compare import Comparison, DifferentTaskSets, compare_results
 from gagpo.eval.curves import plot_curves
 from gagpo.eval.episode_files import EpisodeRecord, episode_files, read_episode_file
 from gagpo.eval.health import sentences
@@ -22,8 +22,8 @@ from gagpo.eval.summary import (
     at_k_table,
     measured_facts,
     number,
-    panel_facts,
     percent,
+    task_set_facts,
     types_table,
     whole_table,
     with_interval,
@@ -86,12 +86,12 @@ def _result(split: str, evaluations: Sequence[Evaluation], pass_at: Sequence[int
     complaint = ""
     try:
         comparison = compare_results(results, pass_at) if len(results) > 1 else None
-    except DifferentPanels as error:
+    except DifferentTaskSets as error:
         complaint = str(error)
     ends = comparison is not None and {"before", "after"} <= results.keys()
     return {
         "split": split,
-        "panel": "; ".join(text for _, text in panel_facts(evaluations[-1].result)[:2]),
+        "task_set": "; ".join(text for _, text in task_set_facts(evaluations[-1].result)[:2]),
         "table": Table(["", *results], [[row[0][0], *(text for _, text in row)] for row in rows]),
         "at_k": at_k_table(results, shown_ks(results, pass_at)),
         "at_k_differences": comparison.at_k_difference_tables() if comparison else [],
@@ -105,13 +105,13 @@ def _result(split: str, evaluations: Sequence[Evaluation], pass_at: Sequence[int
 
 
 def _whole(run: Run, evaluations_of_splits: dict[str, list[Evaluation]]) -> Table | None:
-    """The success before and after training on each of several panels and overall."""
+    """The success before and after training on each of several task sets and overall."""
     by_stage = {
         split: {evaluation.stage: evaluation.result for evaluation in evaluations}
         for split, evaluations in evaluations_of_splits.items()
     }
-    panels = {split: results for split, results in by_stage.items() if {"before", "after"} <= results.keys()}
-    return whole_table(panels) if run.envs and len(panels) > 1 else None
+    task_sets = {split: results for split, results in by_stage.items() if {"before", "after"} <= results.keys()}
+    return whole_table(task_sets) if run.envs and len(task_sets) > 1 else None
 
 
 def _curves(run: Run, path: Path) -> str:

@@ -150,7 +150,7 @@ def _evaluation(evaluation: Evaluation) -> dict[str, object]:
         "label": evaluation.label,
         "stage": evaluation.stage,
         "iteration": evaluation.iteration,
-        "panel": evaluation.result.panel.split_hash,
+        "task_set": evaluation.result.task_set.split_hash,
         "success": evaluation.result.success.record(),
     }
 

@@ -23,7 +23,7 @@ def open_path(path: Path) -> tuple[Run, list[Path], list[str]]:
         return Run(path, (), 0, ()), [path], []
     stage, split, iteration = read_label(path.stem)
     result = EvalResult.load(path)
-    evaluation = Evaluation(path.stem, stage or "after", split or result.panel.split, iteration, result)
+    evaluation = Evaluation(path.stem, stage or "after", split or result.task_set.split, iteration, result)
     episodes = home_of(path) / "episodes" / f"{path.stem}.jsonl"  # of the same evaluation, in a run folder
     has_episodes = episodes.is_file() and not episodes.is_symlink()
     return Run(path, (), 0, (evaluation,)), [episodes if has_episodes else path], []

@@ -100,7 +100,7 @@ def _print_outcome(outcome: EvaluationOutcome, env: str) -> dict[str, object]:
     from gagpo.eval.summary import result_lines
 
     result, usage, record = outcome.result, outcome.usage, outcome.result.summary()
-    if result.panel.tries > 1:
+    if result.task_set.tries > 1:
         record |= {"at_k": at_k_record(result, shown_ks({"": result}))}
     say(*result_lines(result, text_width()), *([""] if env else []))
     if result.failed:

@@ -105,7 +105,7 @@ def _results(run: Path, saved: Checkpoint) -> str:
     header = ["when", "environment", "split", "hash", "tasks", "tries", "temperature", "success %, 95 % interval"]
     rows = []
     for one in load_run(run).evaluations if evaluated else ():
-        panel, of_average = one.result.panel, one.stage == AVERAGED
+        panel, of_average = one.result.task_set, one.stage == AVERAGED
         measured = bool(one.stage) and one.iteration == saved.iteration and of_average == saved.averaged
         if one.iteration == 0 or measured:
             rows.append(

@@ -74,7 +74,7 @@ def test_a_run_that_measures_no_split_is_played_on_the_environments_last_one(tmp
     path.write_text(yaml.safe_dump({**CORRIDOR, "evaluation": {"splits": []}, "model": "nowhere"}))
     assert conditions_of(EvaluationRequest(model="random", like=path), None, settings_like(path)).split is None
     result = evaluate("random", like=path, workers=0, quiet=True)
-    assert result.panel.split == "test"
+    assert result.task_set.split == "test"
 
 
 def test_episodes_of_an_interrupted_evaluation_do_not_count_for_the_rate(tmp_path, monkeypatch):

@@ -193,7 +193,7 @@
 
   function resultRow(split, pair) {
     const ends = pair.map(({ run }) => viewer.ends(run, split));
-    const differ = ends[0] && ends[1] && ends[0].last.panel !== ends[1].last.panel;
+    const differ = ends[0] && ends[1] && ends[0].last.task_set !== ends[1].last.task_set;
     return h(
       "tr",
       null,

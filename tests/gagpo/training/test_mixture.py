@@ -107,7 +107,7 @@ def test_a_run_is_evaluated_in_every_env_and_as_a_whole(mixture, tmp_path):
     request = EvaluationRequest(model=str(folder.path), workers=0, quiet=True, episodes=tmp_path / "played.jsonl")
     outcomes = measure_all(request)
     assert outcomes.keys() == {"long", "short"}
-    assert [outcomes[name].result.panel.kwargs["max_turns"] for name in outcomes] == [16, 6]
+    assert [outcomes[name].result.task_set.kwargs["max_turns"] for name in outcomes] == [16, 6]
     together = whole(outcome.result for outcome in outcomes.values())
     results = [outcome.result for outcome in outcomes.values()]
     assert together.value == sum(one.successes for one in results) / sum(one.episodes for one in results)
@@ -125,7 +125,7 @@ def test_its_panels_are_those_of_a_run_of_that_env_alone(mixture, corridor, tmp_
     alone = run(corridor(**settings), tmp_path / "alone")
     found = [EvalResult.load(mixed.path / "evals" / "before-long.test.json")]
     found.append(EvalResult.load(alone.path / "evals" / "before-test.json"))
-    assert found[0].panel == found[1].panel and found[0].tasks == found[1].tasks
+    assert found[0].task_set == found[1].task_set and found[0].tasks == found[1].tasks
 
 
 def test_states_of_two_envs_never_meet(mixture, tmp_path):
