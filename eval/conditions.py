@@ -60,8 +60,10 @@ def conditions_of(request: EvaluationRequest, run: RunSettings | None, like: Run
         InvalidArgument: a key of the request's ``context`` is wrong.
     """
     names = [*(names_of(run) if run else []), *(names_of(like) if like else [])]
-    run, like = _in_one_env(request, run), _in_one_env(request, like)
-    tasks_from, prompts_from = like or run, run or like
+    run = _in_one_env(request, run)
+    like = _in_one_env(request, like)
+    tasks_from = like or run
+    prompts_from = run or like
     env = tasks_from.only_environment.environment if tasks_from else None
     environment = request.environment
     if environment is None or environment in names:
@@ -72,7 +74,8 @@ def conditions_of(request: EvaluationRequest, run: RunSettings | None, like: Run
     splits: Sequence[str] = ()
     kwargs: Mapping[str, object] = {}
     if tasks_from and env and env.id == environment:  # those of another environment do not apply
-        splits, kwargs = tasks_from.evaluation.splits, env.kwargs
+        splits = tasks_from.evaluation.splits
+        kwargs = env.kwargs
     return Conditions(
         environment=environment,
         split=_first(request.split, *splits),

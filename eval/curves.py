@@ -29,7 +29,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
 X_NAMES = {"iteration": "iterations", "turns": "environment turns"}
 TITLE = 54  # characters of a line of a plot's title
-INK, GREY, FAINT = "#333333", "#666666", "#d9d9d9"
+INK = "#333333"
+GREY = "#666666"
+FAINT = "#d9d9d9"
 
 Line = tuple[list[float], list[float]]
 

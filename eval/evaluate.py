@@ -176,7 +176,8 @@ class PreparedEvaluation:
         Raises:
             GagpoError: every episode failed in its environment. The journal is deleted.
         """
-        request, environment = self.request, self.conditions.environment
+        request = self.request
+        environment = self.conditions.environment
         material = self.env.material(evaluated.kwargs)
         max_concurrency = getattr(self.env, "concurrency", None) or evaluated.concurrency
         concurrency = request.concurrency or min(evaluated.concurrency, max_concurrency)

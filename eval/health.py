@@ -69,7 +69,9 @@ def answer_task_information(pairs: Sequence[tuple[str, str]]) -> float:
     >>> answer_task_information([("a", "x")] * 50 + [("b", "y")] * 50)  # doctest: +ELLIPSIS
     0.68...
     """
-    joint, tasks, answers = Counter(pairs), Counter(task for task, _ in pairs), Counter(answer for _, answer in pairs)
+    joint = Counter(pairs)
+    tasks = Counter(task for task, _ in pairs)
+    answers = Counter(answer for _, answer in pairs)
     if not pairs:
         return 0.0
     total = len(pairs)

@@ -55,6 +55,7 @@ class Journal:
     def __enter__(self) -> Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # The system releases the lock when a process is killed, so a killed evaluation can resume at once.
             self._open.enter_context(FileLock(self.path.with_suffix(".lock"), timeout=2.0))
         except Timeout:
             raise JournalError(f"{self.path}: another process is playing this evaluation; wait for it") from None
@@ -74,7 +75,7 @@ class Journal:
     def append(self, episode: Episode) -> None:
         """Write a finished episode to disk, unless it is there already."""
         place = (episode.task, episode.sample)
-        with self._lock:
+        with self._lock:  # lines must not mix: threads that wait for a server note what they spend at the same time
             if place not in self.episodes:
                 self._write({"episode": episode.record()})
                 self.episodes[place] = episode
@@ -82,6 +83,7 @@ class Journal:
     def note_spent(self, amounts: Mapping[str, float]) -> None:
         """Add to the amounts spent. Survives a kill of this process, but not a power failure."""
         with self._lock:
+            # Not flushed: a disk takes milliseconds for it, and there are many requests for one episode.
             self._write({"spent": dict(amounts)}, flushed=False)
             self._add(amounts)
 

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gagpo.agents.agent import ExpertAgent, LanguageAgent, RandomAgent
-from gagpo.agents.api.agent import ApiAgent, ChatSettings
-from gagpo.agents.api.answer import Usage
-from gagpo.agents.api.client import ApiClient, ApiError
-from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.setup import language_agent, make_engine, make_env
-from gagpo.base.errors import InvalidArgument, is_termination
+from gagpo.base.errors import is_termination
 from gagpo.envs.arguments import require_arguments
 from gagpo.envs.pool.wire import describe
-from gagpo.envs.program.env import ProgramEnv
-from gagpo.envs.tools import tools_of
 from gagpo.eval.conditions import Conditions, conditions_of, is_run_folder, names_of, settings_like
 from gagpo.eval.evaluate import EvaluatedAgent, EvaluationOutcome, PreparedEvaluation
-from gagpo.eval.journal import Journal, weights_identity
-from gagpo.eval.request import PREFIX, WEIGHTLESS, EvaluationRequest
+from gagpo.eval.journal import weights_identity
+from gagpo.eval.request import WEIGHTLESS, EvaluationRequest
 from gagpo.eval.results import EvalResult
+from gagpo.eval.served import evaluate_served
 from gagpo.eval.trust import require_engine_trust, require_environment_trust
 from gagpo.model.pretrained import folder_of
 from gagpo.model.starters import find, is_starter
@@ -34,8 +26,6 @@ from gagpo.runs.reading import in_one_line
 from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import EngineSettings, RunSettings, SettingsError, load
 from gagpo.settings.machine import require_device, require_model
-
-SERVER_CONCURRENCY = 16  # episodes at once at a server
 
 
 def evaluate(model: str, **options: Any) -> EvalResult:
@@ -73,7 +63,7 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
         require_device(_device(request, sources.run))
     prepared = PreparedEvaluation.of(request, conditions, request.kwargs or {})
     if request.served:
-        return _evaluate_served(prepared)
+        return evaluate_served(prepared)
     return prepared.run(_evaluated_agent(prepared, sources))
 
 
@@ -147,7 +137,8 @@ def _device(request: EvaluationRequest, run: RunSettings | None) -> str:
 
 def _evaluated_agent(prepared: PreparedEvaluation, sources: Sources) -> EvaluatedAgent:
     """The random agent, the expert, or a model in this process."""
-    request, kwargs = prepared.request, prepared.kwargs
+    request = prepared.request
+    kwargs = prepared.kwargs
     if request.model == "random":
         if hasattr(prepared.env, "sample_action"):  # an environment that does not list its actions
             kwargs = {**kwargs, "expert": "random"}
@@ -203,67 +194,14 @@ def _language_agent(folder: str, commit: str | None, prepared: PreparedEvaluatio
     """The loaded model. Only the request allows its own code to run: a run folder may come from somebody else."""
     from gagpo.model.loading import load_model, load_tokenizer
 
-    request, conditions, settings = prepared.request, prepared.conditions, sources.run or sources.like
+    request = prepared.request
+    conditions = prepared.conditions
+    settings = sources.run or sources.like
     engine_settings = settings.engine if settings else EngineSettings()
-    device, trust = _device(request, sources.run), request.trust_remote_code
+    device = _device(request, sources.run)
+    trust = request.trust_remote_code
     model = load_model(folder, engine_settings.dtype, device, trust_remote_code=trust, revision=commit)
     tokenizer = load_tokenizer(folder, commit, trust_remote_code=trust)
     engine = make_engine(engine_settings.name, model, tokenizer, **engine_settings.arguments())
     sampling = Sampling(conditions.temperature, conditions.max_tokens)
     return language_agent(engine, prepared.env, sampling, **dict(conditions.context))
-
-
-# A model behind a server ----------------------------------------------------------------------------------------------
-
-
-def _evaluate_served(prepared: PreparedEvaluation) -> EvaluationOutcome:
-    """Evaluate ``openai:NAME`` at the request's server, by default OpenAI's own."""
-    request, conditions, env = prepared.request, prepared.conditions, prepared.env
-    if isinstance(env, ProgramEnv):
-        raise InvalidArgument(f"{conditions.environment} needs a model whose tokens gagpo samples, not one at a server")
-    api = request.server or ApiSettings(request.model.removeprefix(PREFIX))
-    chat = ChatSettings(
-        conditions.context.prompt,
-        getattr(env, "instructions", ""),
-        conditions.context.history,
-        conditions.context.admissible,
-        conditions.temperature,
-        conditions.max_tokens,
-        bool(getattr(env, "multiline", False)),
-    )
-    client = ApiClient(api)
-    agent = ApiAgent(client, chat, request.concurrency or SERVER_CONCURRENCY, tools_of(env))
-    evaluated = EvaluatedAgent(
-        agent,
-        f"{PREFIX}{api.model}",
-        chat.temperature,
-        prepared.kwargs,
-        lockstep=False,
-        concurrency=SERVER_CONCURRENCY,
-        identity={"server": api.base_url},
-        session=partial(_billed, agent),
-    )
-    return replace(prepared.run(evaluated), usage=vars(client.spent))
-
-
-@contextmanager
-def _billed(agent: ApiAgent, journal: Journal | None, episodes: int) -> Iterator[None]:
-    """Record requests and costs in the journal, so that limits hold across interruptions; close the agent at the end.
-
-    An error says how many of the ``episodes`` are in the journal.
-    """
-    client = agent.client
-    if journal is not None:
-        # The cost of a request that was interrupted is unknown.
-        counts = {count.name: int(journal.spent(count.name)) for count in fields(Usage) if count.name != "cost"}
-        client.spent = Usage(**counts, cost=journal.spent("cost"))
-        client.record = lambda change: journal.note_spent({name: n for name, n in vars(change).items() if n})
-    try:
-        yield
-    except ApiError as error:
-        advice = ""
-        if journal:
-            advice = f"; {len(journal.episodes)} of {episodes} episodes are kept, repeat the command to continue"
-        raise type(error)(f"{error}{advice}") from None
-    finally:
-        agent.close()

@@ -71,7 +71,8 @@ class EvaluatedTaskSet:
     def difference(self, other: EvaluatedTaskSet) -> str | None:
         """The first difference between two task sets in words, or None; the number of tries may differ."""
         for name in ("environment", "split", "split_hash", "kwargs", "tasks", "seed"):
-            value, other_value = getattr(self, name), getattr(other, name)
+            value = getattr(self, name)
+            other_value = getattr(other, name)
             if name == "kwargs" and value != other_value:
                 # The hash identifies the tasks, whatever arguments chose them.
                 ignored = choosing(self.environment)
@@ -372,7 +373,8 @@ class EvalResult:
 
     def _contradiction(self, successes: int) -> str | None:
         """Where task set or summary contradict the listed tasks; None if they agree."""
-        task_set, count = self.task_set, len(self.tasks)
+        task_set = self.task_set
+        count = len(self.tasks)
         if task_set.tasks != count:
             return f"'panel.tasks' must be {count}, the number of tasks listed, got {task_set.tasks}"
         for number, task in enumerate(self.tasks):

@@ -183,7 +183,8 @@ def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
     for text in map(str, runs):
         label, separator, folder = text.partition("=")
         if not separator or Path(text).is_dir():  # a folder may have a "=" in its name
-            label, folder = "", text
+            label = ""
+            folder = text
         elif not label.strip():
             raise InvalidArgument(f"{text!r} has no label: write LABEL=FOLDER or just the folder")
         run = load_run(Path(folder))

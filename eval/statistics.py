@@ -65,7 +65,8 @@ def clustered_wilson(successes: Numbers, tries: Numbers, level: float = 0.95) ->
     per task gives :func:`wilson` exactly. Successes and tries may be fractions, as those of pass@k are.
     """
     solved, tried = _per_task(successes, tries)
-    tasks, total = len(tried), float(tried.sum())
+    tasks = len(tried)
+    total = float(tried.sum())
     if tasks == 0:
         return wilson(0, 0, level)
     rate = float(solved.sum()) / total

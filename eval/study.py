@@ -167,7 +167,8 @@ class Study:
 
     def lines(self, width: int = WIDTH) -> list[str]:
         """Table and notes in ASCII, at most ``width`` columns wide; columns that do not fit form a second table."""
-        table, notes = self.table(), self.notes()
+        table = self.table()
+        notes = self.notes()
         header = ["difference" if name.startswith("minus ") else name for name in table.header]
         table = replace(table, header=header, rows=[[cell.replace("±", "+-") for cell in row] for row in table.rows])
         if "difference" in header:

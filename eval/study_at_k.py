@@ -106,7 +106,8 @@ def _at(study: Study, measure: Measure, k: int) -> Study:
     """The study with a measure at k in place of the success rates."""
 
     def measured(row: RunRow) -> RunRow:
-        after, before = ((rates or {}).get(measure.name, {}).get(str(k)) for rates in (row.at_k, row.at_k_before))
+        after = (row.at_k or {}).get(measure.name, {}).get(str(k))
+        before = (row.at_k_before or {}).get(measure.name, {}).get(str(k))
         return row.model_copy(update={"after": after, "before": before})
 
     return Study.of([measured(row) for method in study.methods for row in method.rows], study.baseline)

@@ -116,7 +116,8 @@ def measured(interval: Interval, measure: Measure, signed: bool = False) -> str:
     if measure.share:
         return with_interval(interval, signed)
     sign = "+" if signed else ""
-    value, low, high = (f"{round(end, 2) + 0.0:{sign}.2f}" for end in (interval.value, interval.low, interval.high))
+    numbers = (interval.value, interval.low, interval.high)
+    value, low, high = [f"{round(number, 2) + 0.0:{sign}.2f}" for number in numbers]  # the sum turns -0.0 into 0.0
     return f"{value} [{low}, {high}]"
 
 

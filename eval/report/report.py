@@ -126,7 +126,8 @@ def _curves(run: Run, path: Path) -> str:
 def _numbers(run: Run) -> Table | None:
     rows = []
     for key in sorted({key for row in run.metrics for key in row} - {"iteration"}):
-        metric, values = find(key), run.series(key)[1]
+        metric = find(key)
+        values = run.series(key)[1]
         numbers = (values[0], values[-1], math.fsum(values) / len(values), min(values), max(values))
         rows.append([key, *(number(value, metric.share) for value in numbers), metric.hint])
     return (
@@ -148,7 +149,8 @@ def _samples(path: Path, each: int = 2) -> dict[str, object]:
         episodes, problems = read_episode_file(path)
     except BadResult as error:
         problems = [str(error)]
-    wins, losses = ([episode for episode in episodes if episode.won is won][:each] for won in (True, False))
+    wins = [episode for episode in episodes if episode.won][:each]
+    losses = [episode for episode in episodes if not episode.won][:each]
     return {"name": path.stem, "episodes": [*wins, *losses], "complaint": problems[0] if problems else ""}
 
 

@@ -42,7 +42,8 @@ class CreditCalculator:
         turns = turns.paying_success([(episode.environment or "") in self.success_only for episode in episodes])
         credits: dict[str, CreditSettings] = {"gagpo": self.gagpo, "grpo": Grpo()}
         rows = {name: advantages(turns, credit).advantage_N for name, credit in credits.items()}
-        value_N, state_N = Gagpo(gamma=self.gagpo.gamma).value(turns), turns.states()
+        value_N = Gagpo(gamma=self.gagpo.gamma).value(turns)
+        state_N = turns.states()
         episode_credits = []
         start = 0
         for episode in episodes:

@@ -98,7 +98,8 @@ def _write_file(data: Path, run: int, path: Path, calculate_credit: CreditCalcul
         size += len(json.dumps(record))
         if size > SHARD:
             _write_shard(data, source, shard)
-            shard, size = [], 0
+            shard = []
+            size = 0
     if shard:
         _write_shard(data, source, shard)
     return source
@@ -143,7 +144,8 @@ def _credited(calculate_credit: CreditCalculator, episodes: Sequence[EpisodeReco
 
 def _entry(group: Sequence[EpisodeRecord], differ: Sequence[list[bool]], shard: int, place: int) -> GroupEntry:
     turns = sum(episode.played for episode in group) / len(group)
-    wins, turns_compared = sum(episode.won for episode in group), sum(map(len, differ))
+    wins = sum(episode.won for episode in group)
+    turns_compared = sum(map(len, differ))
     share = sum(map(sum, differ)) / turns_compared if turns_compared else 0.0
     return GroupEntry(group[0].task, group[0].kind, len(group), wins, round(turns, 2), round(share, 4), shard, place)
 

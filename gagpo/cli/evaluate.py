@@ -99,7 +99,9 @@ def _print_outcome(outcome: EvaluationOutcome, env: str) -> dict[str, object]:
     from gagpo.eval.at_k import at_k_record, shown_ks
     from gagpo.eval.summary import result_lines
 
-    result, usage, record = outcome.result, outcome.usage, outcome.result.summary()
+    result = outcome.result
+    usage = outcome.usage
+    record = outcome.result.summary()
     if result.task_set.tries > 1:
         record |= {"at_k": at_k_record(result, shown_ks({"": result}))}
     say(*result_lines(result, text_width()), *([""] if env else []))

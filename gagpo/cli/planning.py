@@ -81,7 +81,8 @@ def _table(model: str, memory_plan: MemoryPlan) -> Table:
 def _lines(memory_plan: MemoryPlan, iterations: int) -> list[str]:
     from gagpo.planning.memory import GB
 
-    tokens, disk = memory_plan.tokens, memory_plan.disk
+    tokens = memory_plan.tokens
+    disk = memory_plan.disk
     lines = [
         f"tokens of an iteration: {tokens['guess']:,.0f} sampled (at most {tokens['most']:,.0f}), "
         f"{tokens['trained_on']:,.0f} read in training, {tokens['row']:,.0f} in a row",
@@ -155,9 +156,8 @@ def doctor(
         torch.set_num_threads(1)  # the model is tiny, and other processes may use the cores
         machine = Machine(device_of(device, ranks), engine, dtype, runs, ranks)
         findings = examine(machine, lambda finding: say(*finding.lines()))
-    failed, warnings = (
-        [finding.name for finding in findings if finding.verdict == kind] for kind in ("failed", "warning")
-    )
+    failed = [finding.name for finding in findings if finding.verdict == "failed"]
+    warnings = [finding.name for finding in findings if finding.verdict == "warning"]
     if ranks.first:
         for kind, names in (("warning", warnings), ("failed", failed)):
             if names:

@@ -92,7 +92,8 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
             ids = turn.prompt_ids.tolist()
             cached = len(before) if ids[: len(before)] == before else 0
             before = ids + turn.response_ids.tolist()
-            new_prompt, response = tokenizer.decode(ids), tokenizer.decode(turn.response_ids)
+            new_prompt = tokenizer.decode(ids)
+            response = tokenizer.decode(turn.response_ids)
             counts = {"prompt_tokens": len(ids), "response_tokens": len(turn.response_ids)}
             records.append({"prompt": new_prompt, "response": response, "action": turn.action, **counts})
             say(

@@ -48,7 +48,8 @@ def train(
     changes = [*(overrides or []), *(f"environment.kwargs.{pair}" for pair in kwargs or [])]
     if resume is not None:
         if config is not None and "=" in config:
-            changes, config = [config, *changes], None
+            changes = [config, *changes]
+            config = None
         if config is not None:
             raise SettingsError("give a settings file to start a run, or --resume RUN to continue one (not both)")
     elif config is None:
@@ -58,7 +59,8 @@ def train(
     with launch.open_run(config, changes, runs, resume, auto, quiet, as_json) as (folder, ranks):
         if ranks is None:  # child processes have trained
             return
-        start, first = time.monotonic(), 0.0
+        start = time.monotonic()
+        first = 0.0
         if resume is not None and ranks.first and folder.finished:
             say(_extended(folder))
 
