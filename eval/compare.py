@@ -177,17 +177,17 @@ def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | 
     """
     if len(results) < 2:
         raise InvalidArgument(f"a comparison needs at least two results, got {len(results)}")
-    (baseline, first), *others = results.items()
-    for label, other in others:
+    (baseline, first), *remaining = results.items()
+    for label, other in remaining:
         require_same_task_set(baseline, first, label, other)
-    tests = [paired_test(first.counts, other.counts) for _, other in others]
+    tests = [paired_test(first.counts, other.counts) for _, other in remaining]
     corrected = holm([p for p, _ in tests])
     ks = shown_ks(results, pass_at)
     return Comparison(
         dict(results),
         tuple(
             _difference(label, first, other, p, p_holm, test)
-            for (label, other), (p, test), p_holm in zip(others, tests, corrected, strict=True)
+            for (label, other), (p, test), p_holm in zip(remaining, tests, corrected, strict=True)
         ),
         tuple(ks),
         tuple(_at_k_differences(results, ks)) if ks else (),
@@ -195,11 +195,11 @@ def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | 
 
 
 def _at_k_differences(results: Mapping[str, EvalResult], ks: Sequence[int]) -> Iterator[AtKDifference]:
-    first, *others = results.items()
+    first, *remaining = results.items()
     for measure in measures_of(results.values()):
         rows = [
             (label, k, difference)
-            for label, other in others
+            for label, other in remaining
             for k, difference in measure.differences(first[1], other, ks).items()
         ]
         corrected = holm([difference.p for _, _, difference in rows])

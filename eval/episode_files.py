@@ -94,7 +94,7 @@ class EpisodeRecord(Document):
     length: int = 0
 
     @property
-    def played(self) -> int:
+    def num_turns(self) -> int:
         """The number of turns."""
         return len(self.turns) or self.length
 
@@ -130,7 +130,7 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
     """The episodes of a file, and an error for each line that is not an episode, such as a torn last line.
 
     Raises:
-        GagpoError: the file cannot be read, or holds no episode, journal or result.
+        GagpoError: the file cannot be read, or has no episode, journal or result.
     """
     kind = format_of(path)
     if kind == "journal":

@@ -162,11 +162,14 @@ class PreparedEvaluation:
 
     @classmethod
     def of(
-        cls, request: EvaluationRequest, conditions: Conditions, given: Collection[str] | None = None
+        cls, request: EvaluationRequest, conditions: Conditions, user_kwargs: Collection[str] | None = None
     ) -> PreparedEvaluation:
-        """GagpoError for an unknown environment or split, or a split without tasks. given: as in :func:`make_env`."""
+        """GagpoError for an unknown environment or split, or a split without tasks.
+
+        user_kwargs: names of the arguments that the user typed; see ``given`` of :func:`make_env`.
+        """
         kwargs = with_split(conditions.environment, conditions.kwargs, conditions.split)
-        env = make_env(conditions.environment, kwargs, given)
+        env = make_env(conditions.environment, kwargs, user_kwargs)
         tasks = choose_tasks(tasks_of(env, conditions.split or env.splits[-1]), conditions.tasks)
         return cls(request, conditions, kwargs, env, tasks)
 

@@ -58,7 +58,7 @@ class Journal:
             # The system releases the lock when a process is killed, so a killed evaluation can resume at once.
             self._open.enter_context(FileLock(self.path.with_suffix(".lock"), timeout=2.0))
         except Timeout:
-            raise JournalError(f"{self.path}: another process is playing this evaluation; wait for it") from None
+            raise JournalError(f"{self.path}: another process is running this evaluation; wait for it") from None
         try:
             self._file = self._open.enter_context(self.path.open("a+b"))
             self._file.truncate(self._read())

@@ -53,7 +53,7 @@ class EvaluationRequest(Options):
     environment: Annotated[str | None, Flag("--env")] = Field(
         None, description="Environment id, or the name of one in a run; by default all of the run's."
     )
-    split: Annotated[str | None, Flag()] = Field(None, description="Split to play.")
+    split: Annotated[str | None, Flag()] = Field(None, description="Split to evaluate on.")
     kwargs: Annotated[Mapping[str, object] | None, Flag("--kwargs", "-k")] = Field(
         None, description="Environment argument, name=value (YAML); repeat for more."
     )

@@ -1,6 +1,6 @@
 """The result of an evaluation: its task set, every try, and the numbers computed from them.
 
-A result file stores each try, so that two files can be compared task by task. It holds no date and no machine: equal
+A result file stores each try, so that two files can be compared task by task. It contains no date and no machine: equal
 evaluations give equal files.
 """
 
@@ -50,7 +50,7 @@ class EvaluatedTaskSet:
     """The tasks of an evaluation, and how they were run. Only results of the same task set can be compared.
 
     environment: environment id.
-    split_hash: ``TaskSet.hash`` of the tasks played.
+    split_hash: ``TaskSet.hash`` of the tasks.
     tasks: number of tasks.
     tries: episodes of each task; compared results may differ in it.
     kwargs: arguments of the environment. Those that only choose tasks, such as the seed of generated ones, may differ.
@@ -369,7 +369,7 @@ class EvalResult:
     def _over_tries(self, top: Callable[[Try], float], bottom: Callable[[Try], float]) -> float:
         """Sum of one number over the sum of another; NaN if that is 0."""
         below = sum(bottom(attempt) for attempt in self.every_try)
-        return sum(top(one) for one in self.every_try) / below if below else math.nan
+        return sum(top(attempt) for attempt in self.every_try) / below if below else math.nan
 
     def _contradiction(self, successes: int) -> str | None:
         """Where task set or summary contradict the listed tasks; None if they agree."""

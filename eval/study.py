@@ -241,7 +241,7 @@ def study_of(
     pass_at: the k of pass@k that the rows of runs have; by default those of :func:`gagpo.eval.at_k.shown_ks`.
 
     Raises:
-        BadResult: a file holds no rows.
+        BadResult: a file has no rows.
         InvalidArgument: the runs cannot be compared.
     """
     rows = [row for path in files for row in read_rows(path)]

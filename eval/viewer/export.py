@@ -47,7 +47,7 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
     Links and other files among a run's episodes that are not regular are skipped with a warning.
 
     Raises:
-        BadResult: a folder is not a run, there are no episodes, or ``output`` holds other files.
+        BadResult: a folder is not a run, there are no episodes, or ``output`` has other files.
     """
     require_replaceable(output)
     contents = [open_path(path) for path in paths]
@@ -92,7 +92,7 @@ def _write_file(data: Path, run: int, path: Path, calculate_credit: CreditCalcul
         record: dict[str, object] = {"episodes": [_shown(*of) for of in zip(group, credit, differ, strict=True)]}
         source.groups.append(_entry(group, differ, len(source.shards), len(shard)))
         source.episodes += [
-            EpisodeEntry(_flags(episode), round(episode.reward, 6), episode.played) for episode in group
+            EpisodeEntry(_flags(episode), round(episode.reward, 6), episode.num_turns) for episode in group
         ]
         shard.append(record)
         size += len(json.dumps(record))
@@ -143,7 +143,7 @@ def _credited(calculate_credit: CreditCalculator, episodes: Sequence[EpisodeReco
 
 
 def _entry(group: Sequence[EpisodeRecord], differ: Sequence[list[bool]], shard: int, place: int) -> GroupEntry:
-    turns = sum(episode.played for episode in group) / len(group)
+    turns = sum(episode.num_turns for episode in group) / len(group)
     wins = sum(episode.won for episode in group)
     turns_compared = sum(map(len, differ))
     share = sum(map(sum, differ)) / turns_compared if turns_compared else 0.0

@@ -46,7 +46,7 @@ class GroupEntry:
 
 @dataclass(frozen=True)
 class EpisodeEntry:
-    """One episode in the index; ``flags`` hold success in bit 0, outcome in bits 1-2, left out of training in bit 3."""
+    """One episode in the index; ``flags``: success in bit 0, outcome in bits 1-2, left out of training in bit 3."""
 
     flags: int
     reward: float

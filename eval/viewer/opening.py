@@ -38,7 +38,7 @@ def runs_in(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """The files and run folders among ``paths`` or directly inside them, and errors of runs that cannot be read.
 
     Raises:
-        BadResult: a path does not exist, or a folder neither is a run nor holds one.
+        BadResult: a path does not exist, or a folder neither is a run nor contains one.
     """
     readable: list[Path] = []
     problems: list[str] = []

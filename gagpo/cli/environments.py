@@ -27,7 +27,7 @@ def check(
         ),
     ],
     kwargs: Kwargs = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Tasks played in each check.")] = 8,
+    episodes: Annotated[int, typer.Option(min=1, help="Tasks of each check.")] = 8,
     as_json: Json = False,
 ) -> None:
     """Check an environment: splits, exact resets, determinism, expert, garbage actions and more."""
