@@ -1,1 +1,1 @@
-"""Measuring: success rates on fixed panels, with intervals, tests and pictures."""
+"""Measuring: success rates on fixed task sets, with intervals, tests and pictures."""

@@ -54,7 +54,7 @@ class Measure:
 
     def intervals(self, result: EvalResult, ks: Sequence[int]) -> dict[int, Interval]:
         """By k: the mean over tasks with its 95 % interval over tasks."""
-        return {k: self._interval(values, result.panel.tries / k) for k, values in self.values(result, ks).items()}
+        return {k: self._interval(values, result.task_set.tries / k) for k, values in self.values(result, ks).items()}
 
     def differences(self, first: EvalResult, other: EvalResult, ks: Sequence[int]) -> dict[int, KDifference]:
         """By k: ``other`` minus ``first`` on the same tasks; their numbers of episodes may differ."""
@@ -73,8 +73,8 @@ class Measure:
     def _rise(self, k: int, before: tuple[EvalResult, np.ndarray], after: tuple[EvalResult, np.ndarray]) -> Interval:
         if not self.share:
             return cluster_bootstrap(after[1] - before[1], np.ones(len(after[1])))
-        first, other = (_counted(values, result.panel.tries / k) for result, values in (before, after))
-        return paired_difference(first, other)
+        first, other = before[0].task_set, after[0].task_set
+        return paired_difference(_counted(before[1], first.tries / k), _counted(after[1], other.tries / k))
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,8 @@ def _majority(votes: tuple[tuple[int, int], ...], silent: tuple[int, int], most:
             weight_JK = _draws(size, population, np.arange(top + 1), most)
             wins_TK = _combined(chance_TK, weight_JK, top)[:-1]
             gains_TK = _combined(shares_TK, weight_JK, top)[:-1] + wins_TK * right / size
-            chance_TK, shares_TK = (_combined(table_TK, weight_JK, 0, top) for table_TK in (chance_TK, shares_TK))
+            chance_TK = _combined(chance_TK, weight_JK, 0, top)
+            shares_TK = _combined(shares_TK, weight_JK, 0, top)
             chance_TK[1:] += wins_TK
             shares_TK[1:] += gains_TK
             population += size
@@ -179,25 +180,25 @@ def _combined(table_TK: np.ndarray, weight_JK: np.ndarray, start: int, stop: int
     return combined_TK
 
 
-def _draws(size: int, others: int, j: np.ndarray, most: int) -> np.ndarray:
-    """Probability that a draw of k = 0 to ``most`` has j of ``size`` items and k - j others, float64[J, K].
+def _draws(size: int, remainder: int, j: np.ndarray, most: int) -> np.ndarray:
+    """Probability that a draw of k = 0 to ``most`` has j of ``size`` items and k - j of ``remainder``, float64[J, K].
 
     In logarithms, as binomial coefficients of a thousand episodes exceed a float.
     """
     from scipy.special import gammaln
 
-    log_factorial = gammaln(np.arange(1, size + others + 2))
+    log_factorial = gammaln(np.arange(1, size + remainder + 2))
 
     def log_binomial(n: int, k: np.ndarray) -> np.ndarray:
         within = np.clip(k, 0, n)
         return np.where(k == within, log_factorial[n] - log_factorial[within] - log_factorial[n - within], -np.inf)
 
-    k_K = np.minimum(np.arange(most + 1), size + others)
+    k_K = np.minimum(np.arange(most + 1), size + remainder)
     j_J1 = np.asarray(j)[:, None]
     chance_JK: np.ndarray = np.exp(
-        log_binomial(size, j_J1) + log_binomial(others, k_K - j_J1) - log_binomial(size + others, k_K)
+        log_binomial(size, j_J1) + log_binomial(remainder, k_K - j_J1) - log_binomial(size + remainder, k_K)
     )
-    chance_JK[:, size + others + 1 :] = 0.0
+    chance_JK[:, size + remainder + 1 :] = 0.0
     return chance_JK
 
 
@@ -235,7 +236,7 @@ def _distinct_of(task: TaskResult, ks: Sequence[int]) -> list[float]:
 
 def _has_answers(result: EvalResult) -> bool:
     """Whether votes are known; without any success they do not matter. Not of so many that counting takes minutes."""
-    if result.panel.tries > MOST_VOTES:
+    if result.task_set.tries > MOST_VOTES:
         return False
     return not result.successes or any(attempt.answer is not None for attempt in result.every_try)
 
@@ -272,10 +273,10 @@ def shown_ks(results: Mapping[str, EvalResult], pass_at: Sequence[int] | None = 
         InvalidArgument: a k of ``pass_at`` exceeds the episodes per task of a result.
     """
     if pass_at is None:
-        fewest = min(result.panel.tries for result in results.values())
+        fewest = min(result.task_set.tries for result in results.values())
         return powers_of_two(fewest) if fewest > 1 else []
     for label, result in results.items():
-        require_episodes(label, result.panel.tries, pass_at)
+        require_episodes(label, result.task_set.tries, pass_at)
     return list(pass_at)
 
 

@@ -1,4 +1,4 @@
-"""Compare evaluations of the same panel: differences, paired intervals, corrected p-values."""
+"""Compare evaluations of the same task set: differences, paired intervals, corrected p-values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gagpo.eval.at_k import KDifference, Measure, at_k_record, measures_of, show
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import load_run
 from gagpo.eval.statistics import Interval, holm, paired_difference, paired_test
-from gagpo.eval.summary import at_k_table, measured, p_value, panel_facts, plain, with_interval
+from gagpo.eval.summary import at_k_table, measured, p_value, plain, task_set_facts, with_interval
 
 
-class DifferentPanels(GagpoError, ValueError):
-    """Results of different panels, which cannot be compared."""
+class DifferentTaskSets(GagpoError, ValueError):
+    """Results of different task sets, which cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Difference:
 
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
-        own = {name: value for name, value in vars(self).items() if name not in ("label", "rise")}
-        return {**self.rise.record(), **own}
+        facts = {name: value for name, value in vars(self).items() if name not in ("label", "rise")}
+        return {**self.rise.record(), **facts}
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Comparison:
         return {
             "baseline": self.baseline,
             "results": {label: result.summary() for label, result in self.results.items()},
-            "differences": {one.label: one.record() for one in self.differences},
+            "differences": {difference.label: difference.record() for difference in self.differences},
             **self._at_k_record(),
         }
 
@@ -107,15 +107,21 @@ class Comparison:
     @property
     def note(self) -> str:
         """What the differences are, and the tests behind their p-values."""
-        compared = {one.test for one in self.differences} | {row.difference.test for row in self.at_k}
-        tests = ", ".join(sorted(compared))
+        names = {difference.test for difference in self.differences} | {row.difference.test for row in self.at_k}
+        tests = ", ".join(sorted(names))
         return f"against {self.baseline}; 95 % intervals, paired by task; p: {tests}"
 
     def difference_table(self) -> Table:
         """One row per result that is compared with the baseline."""
         rows = [
-            [one.label, with_interval(one.rise, signed=True), str(one.gained), str(one.lost), p_value(one.p_holm)]
-            for one in self.differences
+            [
+                difference.label,
+                with_interval(difference.rise, signed=True),
+                str(difference.gained),
+                str(difference.lost),
+                p_value(difference.p_holm),
+            ]
+            for difference in self.differences
         ]
         p_name = "p (Holm)" if len(self.differences) > 1 else "p"
         return Table(["difference", "points", "better", "worse", p_name], rows)
@@ -145,7 +151,7 @@ class Comparison:
             for label, result in self.results.items()
         ]
         return [
-            *facts(panel_facts(self.results[self.baseline])[:2], width),
+            *facts(task_set_facts(self.results[self.baseline])[:2], width),
             "",
             *Table(["result", "success %", "turns", "failed"], results).lines(width),
             "",
@@ -166,22 +172,22 @@ def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | 
     pass_at: the k of pass@k; by default those of :func:`gagpo.eval.at_k.shown_ks`.
 
     Raises:
-        DifferentPanels: the results have different tasks or conditions.
+        DifferentTaskSets: the results have different tasks or conditions.
         InvalidArgument: there are fewer than two results, or fewer episodes per task than a k.
     """
     if len(results) < 2:
         raise InvalidArgument(f"a comparison needs at least two results, got {len(results)}")
-    (baseline, first), *others = results.items()
-    for label, other in others:
-        require_same_panel(baseline, first, label, other)
-    tests = [paired_test(first.counts, other.counts) for _, other in others]
+    (baseline, first), *remaining = results.items()
+    for label, other in remaining:
+        require_same_task_set(baseline, first, label, other)
+    tests = [paired_test(first.counts, other.counts) for _, other in remaining]
     corrected = holm([p for p, _ in tests])
     ks = shown_ks(results, pass_at)
     return Comparison(
         dict(results),
         tuple(
             _difference(label, first, other, p, p_holm, test)
-            for (label, other), (p, test), p_holm in zip(others, tests, corrected, strict=True)
+            for (label, other), (p, test), p_holm in zip(remaining, tests, corrected, strict=True)
         ),
         tuple(ks),
         tuple(_at_k_differences(results, ks)) if ks else (),
@@ -189,15 +195,15 @@ def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | 
 
 
 def _at_k_differences(results: Mapping[str, EvalResult], ks: Sequence[int]) -> Iterator[AtKDifference]:
-    first, *others = results.items()
+    first, *remaining = results.items()
     for measure in measures_of(results.values()):
-        compared = [
+        rows = [
             (label, k, difference)
-            for label, other in others
+            for label, other in remaining
             for k, difference in measure.differences(first[1], other, ks).items()
         ]
-        corrected = holm([difference.p for _, _, difference in compared])
-        for (label, k, difference), p_holm in zip(compared, corrected, strict=True):
+        corrected = holm([difference.p for _, _, difference in rows])
+        for (label, k, difference), p_holm in zip(rows, corrected, strict=True):
             yield AtKDifference(measure, label, k, difference, p_holm)
 
 
@@ -208,13 +214,13 @@ def _difference(label: str, first: EvalResult, other: EvalResult, p: float, p_ho
     return Difference(label, paired_difference(first.counts, other.counts), p, p_holm, test, gained, lost)
 
 
-def require_same_panel(label: str, first: EvalResult, other_label: str, other: EvalResult) -> None:
-    """Raise :class:`DifferentPanels` unless both results have the same tasks and conditions."""
-    difference = first.panel.difference(other.panel)
+def require_same_task_set(label: str, first: EvalResult, other_label: str, other: EvalResult) -> None:
+    """Raise :class:`DifferentTaskSets` unless both results have the same tasks and conditions."""
+    difference = first.task_set.difference(other.task_set)
     if difference is None and [task.task for task in first.tasks] != [task.task for task in other.tasks]:
         difference = "their task ids differ although the hashes agree; one file has been edited"
     if difference:
-        raise DifferentPanels(f"{label} and {other_label} are not of the same panel: {difference}")
+        raise DifferentTaskSets(f"{label} and {other_label} are not of the same task set: {difference}")
 
 
 def compare_files(paths: Sequence[Path], split: str | None = None, pass_at: Sequence[int] | None = None) -> Comparison:
@@ -233,8 +239,8 @@ def _load(path: Path, split: str | None) -> EvalResult:
     if not path.is_dir():
         return EvalResult.load(path)
     run = load_run(path)
-    found = run.last(split)
-    if found is None:
-        known = ", ".join(run.splits()) or "none"
-        raise InvalidArgument(f"run {path} holds no evaluation of split {split!r}; it was evaluated on: {known}")
-    return found.result
+    evaluation = run.last(split)
+    if evaluation is None:
+        splits = ", ".join(run.splits()) or "none"
+        raise InvalidArgument(f"run {path} holds no evaluation of split {split!r}; it was evaluated on: {splits}")
+    return evaluation.result

@@ -29,7 +29,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
 X_NAMES = {"iteration": "iterations", "turns": "environment turns"}
 TITLE = 54  # characters of a line of a plot's title
-INK, GREY, FAINT = "#333333", "#666666", "#d9d9d9"
+INK = "#333333"
+GREY = "#666666"
+FAINT = "#d9d9d9"
 
 Line = tuple[list[float], list[float]]
 
@@ -92,15 +94,15 @@ def training_lines(runs: Sequence[Run], x: str, smooth: int = 1, metric: str = M
 
 def evaluation_points(runs: Sequence[Run], split: str, x: str) -> list[tuple[list[float], list[Interval]]]:
     """The x of each run's evaluations on ``split``, and their success rates."""
-    found = []
+    series = []
     for run in runs:
         points: dict[float, Interval] = {}
-        for one in run.trained(split):  # the later of two evaluations at one x counts
-            place = None if one.iteration is None else run.at(one.iteration, X_KEYS[x])
+        for evaluation in run.trained(split):  # the later of two evaluations at one x counts
+            place = None if evaluation.iteration is None else run.at(evaluation.iteration, X_KEYS[x])
             if place is not None:
-                points[place] = one.result.success
-        found.append((sorted(points), [points[place] for place in sorted(points)]))
-    return found
+                points[place] = evaluation.result.success
+        series.append((sorted(points), [points[place] for place in sorted(points)]))
+    return series
 
 
 def chart_panels(groups: Mapping[str, Sequence[Run]], x: str, smooth: int) -> list[ChartPanel]:

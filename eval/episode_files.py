@@ -94,7 +94,7 @@ class EpisodeRecord(Document):
     length: int = 0
 
     @property
-    def played(self) -> int:
+    def num_turns(self) -> int:
         """The number of turns."""
         return len(self.turns) or self.length
 
@@ -130,11 +130,11 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
     """The episodes of a file, and an error for each line that is not an episode, such as a torn last line.
 
     Raises:
-        GagpoError: the file cannot be read, or holds no episode, journal or result.
+        GagpoError: the file cannot be read, or has no episode, journal or result.
     """
     kind = format_of(path)
     if kind == "journal":
-        return [validated(EpisodeRecord, episode_record(one), str(path)) for one in read_journal(path)[1]], []
+        return [validated(EpisodeRecord, episode_record(episode), str(path)) for episode in read_journal(path)[1]], []
     if kind == "evaluation":
         return _tries(EvalResult.load(path), str(path)), []
     episodes: list[EpisodeRecord] = []
@@ -169,10 +169,15 @@ def format_of(path: Path) -> str:
 
 def _tries(result: EvalResult, name: str) -> list[EpisodeRecord]:
     """The tries of a result as episodes without turns; a task is a group."""
-    found = []
+    records = []
     for group, task in enumerate(result.tasks):
-        for sample, one in enumerate(task.tries):
+        for sample, attempt in enumerate(task.tries):
             facts = {"task": task.task, "task_type": task.task_type, "group": group, "sample": sample, "turns": []}
-            facts |= {"success": one.success, "outcome": one.outcome, "reward": one.reward, "length": one.turns}
-            found.append(validated(EpisodeRecord, facts, name))
-    return found
+            facts |= {
+                "success": attempt.success,
+                "outcome": attempt.outcome,
+                "reward": attempt.reward,
+                "length": attempt.turns,
+            }
+            records.append(validated(EpisodeRecord, facts, name))
+    return records

@@ -1,10 +1,10 @@
-"""Play every task of a fixed panel a fixed number of times."""
+"""Evaluate an agent on every task of a fixed set of tasks, each a fixed number of times."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gagpo.agents.agent import Agent
@@ -20,82 +20,110 @@ from gagpo.envs.pool import Pool
 from gagpo.envs.pool.opening import open_pool
 from gagpo.envs.tasks import TaskSet
 from gagpo.envs.tools import tools_of
+from gagpo.eval.conditions import Conditions
 from gagpo.eval.journal import Journal
 from gagpo.eval.request import EvaluationRequest
-from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.runs.reading import in_one_line
 
-PANEL_SEED = 20_260_101  # the seeds of the episodes depend on the panel, not on the run that is measured
+BASE_SEED = 20_260_101  # the seeds of the episodes depend on the task set, not on the run that is measured
+
+Rollout = Callable[..., tuple[list[Episode], Clock]]
+"""A function with the signature of :func:`gagpo.agents.rollout.rollout`."""
 
 
-def choose_panel(tasks: TaskSet, count: int | None = None) -> TaskSet:
+def choose_tasks(tasks: TaskSet, count: int | None = None) -> TaskSet:
     """The whole split, or ``count`` tasks evenly spaced over its sorted ids; ``EmptySplit`` if empty."""
     tasks.require()
     if count is None or count >= len(tasks):
         return tasks
-    listed = list(tasks)
-    return TaskSet(tasks.split, [listed[i * len(listed) // count] for i in range(count)])
+    all_tasks = list(tasks)
+    return TaskSet(tasks.split, [all_tasks[i * len(all_tasks) // count] for i in range(count)])
+
+
+@dataclass(frozen=True)
+class EvaluatedAgent:
+    """An agent and how its episodes are run.
+
+    name: the model's name in the result.
+    temperature: part of the result; None if no tokens are sampled.
+    kwargs: arguments of its environments; part of the result.
+    lockstep: it answers all episodes that are ready in one batch.
+    concurrency: number of episodes at once.
+    identity: tells its weights or its server from any other, as plain JSON values, for the key of a journal.
+    session: a context around all episodes, called with the journal and the number of episodes.
+    rollout: runs the episodes; training on several ranks passes one that distributes them.
+    """
+
+    agent: Agent
+    name: str
+    temperature: float | None
+    kwargs: Mapping[str, object]
+    lockstep: bool = True
+    concurrency: int = 256
+    identity: Mapping[str, object] = field(default_factory=dict)
+    session: Callable[[Journal | None, int], AbstractContextManager[None]] = lambda journal, episodes: nullcontext()
+    rollout: Rollout = rollout
 
 
 def evaluate(
-    agent: Agent,
+    evaluated: EvaluatedAgent,
     pool: Pool,
     tasks: TaskSet,
-    *,
     environment: str,
-    kwargs: Mapping[str, object],
-    model: str,
-    temperature: float | None,
+    *,
     tries: int = 1,
     seed: int = 0,
-    concurrency: int = 256,
-    lockstep: bool = True,
     quiet: bool = False,
     journal: Journal | None = None,
-    rollout: Callable[..., tuple[list[Episode], Clock]] = rollout,
 ) -> tuple[EvalResult, list[Episode]]:
-    """Play every task with ``agent``; return the result and the episodes in the panel's order.
+    """Run every task of a task set; return the result and the episodes in the order of the tasks.
 
-    The panel and ``seed`` fix the seeds, so every model plays the same episodes.
+    The tasks and ``seed`` fix the seeds of the episodes, so every agent gets the same episodes.
 
-    environment, kwargs: of the environment in ``pool``; part of the result.
-    model: name of the agent; part of the result.
-    temperature: part of the result; None if no tokens are sampled.
+    environment: id of the environment in ``pool``; part of the result.
     tries: episodes of each task.
-    concurrency: episodes at once.
-    lockstep: the agent answers all episodes that are ready in one batch.
-    journal: its episodes are not played again; new ones are appended as they end.
-    rollout: plays the jobs on the pool; training on several ranks passes one that distributes them.
+    journal: its episodes are not run again; new ones are appended as they end.
     """
     tasks.require()
+    agent = evaluated.agent
     conditions = dict(getattr(agent, "conditions", {}))
     decode: Decode | None = getattr(agent, "decode", None)  # of an agent that reads tokens
     with in_one_line():
-        panel = Panel(environment, tasks.split, tasks.hash, len(tasks), tries, dict(kwargs), seed, conditions)
-    jobs = group_jobs(tasks.ids, tries, PANEL_SEED + seed, f"panel {tasks.split}")
-    played = dict(journal.episodes) if journal else {}
-    missing = [job for job in jobs if (job.task, job.sample) not in played]
+        kwargs = dict(evaluated.kwargs)
+        task_set = EvaluatedTaskSet(environment, tasks.split, tasks.hash, len(tasks), tries, kwargs, seed, conditions)
+    jobs = group_jobs(tasks.ids, tries, BASE_SEED + seed, f"panel {tasks.split}")
+    done = dict(journal.episodes) if journal else {}
+    missing = [job for job in jobs if (job.task, job.sample) not in done]
     with track(f"evaluating on {tasks.split}", len(jobs), "episodes", quiet, len(jobs) - len(missing)) as meter:
 
-        def finished(episode: Episode) -> None:
+        def on_finish(episode: Episode) -> None:
+            # As each episode ends, so that an interruption loses only unfinished ones.
             if decode is not None:
                 episode.note_sent(decode)
             if journal:
                 journal.append(episode)
             meter.advance()
 
-        new, _ = rollout(agent, pool, missing, concurrency=concurrency, lockstep=lockstep, on_finish=finished)
-    played |= {(episode.task, episode.sample): episode for episode in new}
-    episodes = [played[job.task, job.sample] for job in jobs]
-    return EvalResult.from_episodes(episodes, panel, model, temperature), episodes
+        new, _ = evaluated.rollout(
+            agent,
+            pool,
+            missing,
+            concurrency=evaluated.concurrency,
+            lockstep=evaluated.lockstep,
+            on_finish=on_finish,
+        )
+    done |= {(episode.task, episode.sample): episode for episode in new}
+    episodes = [done[job.task, job.sample] for job in jobs]
+    return EvalResult.from_episodes(episodes, task_set, evaluated.name, evaluated.temperature), episodes
 
 
 def first_failure(episodes: Sequence[Episode]) -> str:
     """The error of the first failed episode; empty if none failed."""
-    return next((str(one.info.get("error", "")) for one in episodes if one.outcome == "failed"), "")
+    return next((str(episode.info.get("error", "")) for episode in episodes if episode.outcome == "failed"), "")
 
 
-def require_played(result: EvalResult, episodes: Sequence[Episode], what: str) -> None:
+def require_finished_episode(result: EvalResult, episodes: Sequence[Episode], what: str) -> None:
     """Raise GagpoError if every episode failed in its environment. what: begins the message."""
     if result.failed == result.episodes:
         count = f"all {result.episodes} episodes" if result.episodes > 1 else "the only episode"
@@ -103,33 +131,10 @@ def require_played(result: EvalResult, episodes: Sequence[Episode], what: str) -
 
 
 @dataclass(frozen=True)
-class Player:
-    """An agent and how to play a panel with it.
-
-    name: the model's name in the result.
-    identity: tells it from any other player, as plain JSON values.
-    temperature: part of the result; None if no tokens are sampled.
-    kwargs: arguments of its environments.
-    lockstep: it answers all episodes that are ready in one batch.
-    concurrency: default number of episodes at once.
-    session: a context around all episodes, called with the journal and the number of episodes.
-    """
-
-    agent: Agent
-    name: str
-    identity: Mapping[str, object]
-    temperature: float | None
-    kwargs: Mapping[str, object]
-    lockstep: bool = True
-    concurrency: int = 256
-    session: Callable[[Journal | None, int], AbstractContextManager[object]] = lambda journal, episodes: nullcontext()
-
-
-@dataclass(frozen=True)
 class EvaluationOutcome:
     """A result with its episodes.
 
-    episodes: in the order of the panel.
+    episodes: in the order of the tasks.
     journal: the file that keeps the episodes, if any.
     usage: requests, tokens and dollars at a server, including those before an interruption.
     """
@@ -146,56 +151,52 @@ class EvaluationOutcome:
 
 
 @dataclass(frozen=True)
-class ChosenPanel:
-    """A completed request with its environment and tasks."""
+class PreparedEvaluation:
+    """A request with its conditions, environment and tasks."""
 
     request: EvaluationRequest
+    conditions: Conditions
     kwargs: dict[str, object]
     env: TextEnv
     tasks: TaskSet
 
     @classmethod
-    def of(cls, request: EvaluationRequest, given: Collection[str] | None = None) -> ChosenPanel:
-        """GagpoError for an unknown environment or split, or a split without tasks. given: as in :func:`make_env`."""
-        environment = request.environment or ""
-        kwargs = with_split(environment, request.kwargs or {}, request.split)
-        env = make_env(environment, kwargs, given)
-        tasks = choose_panel(tasks_of(env, request.split or env.splits[-1]), request.tasks)
-        return cls(request, kwargs, env, tasks)
+    def of(
+        cls, request: EvaluationRequest, conditions: Conditions, user_kwargs: Collection[str] | None = None
+    ) -> PreparedEvaluation:
+        """GagpoError for an unknown environment or split, or a split without tasks.
 
-    def play(self, player: Player) -> EvaluationOutcome:
-        """Play the panel; episodes in the journal are not played again.
+        user_kwargs: names of the arguments that the user typed; see ``given`` of :func:`make_env`.
+        """
+        kwargs = with_split(conditions.environment, conditions.kwargs, conditions.split)
+        env = make_env(conditions.environment, kwargs, user_kwargs)
+        tasks = choose_tasks(tasks_of(env, conditions.split or env.splits[-1]), conditions.tasks)
+        return cls(request, conditions, kwargs, env, tasks)
+
+    def run(self, evaluated: EvaluatedAgent) -> EvaluationOutcome:
+        """Run the episodes that the journal does not have.
 
         Raises:
             GagpoError: every episode failed in its environment. The journal is deleted.
         """
-        request, material = self.request, self.env.material(player.kwargs)
-        tools, most = tools_of(self.env), getattr(self.env, "concurrency", None)
-        key = {
-            **request.facts(),
-            **({"tools": [tool.spec for tool in tools]} if tools else {}),
-            **player.identity,
-            "kwargs": material,
-            "panel": self.tasks.hash,
-            "instructions": getattr(self.env, "instructions", ""),
-        }
+        request = self.request
+        environment = self.conditions.environment
+        material = self.env.material(evaluated.kwargs)
+        max_concurrency = getattr(self.env, "concurrency", None) or evaluated.concurrency
+        concurrency = request.concurrency or min(evaluated.concurrency, max_concurrency)
+        journal_key = self._journal_key(evaluated, material)
         with (
-            Journal(request.journals, key) if request.journals is not None else nullcontext() as journal,
-            open_pool(request.environment or "", player.kwargs, workers=request.workers) as pool,
-            player.session(journal, len(self.tasks) * request.tries),
+            Journal(request.journals, journal_key) if request.journals is not None else nullcontext() as journal,
+            open_pool(environment, evaluated.kwargs, workers=request.workers) as pool,
+            evaluated.session(journal, len(self.tasks) * request.tries),
         ):
             result, episodes = evaluate(
-                player.agent,
+                replace(evaluated, kwargs=material, concurrency=concurrency),
                 pool,
                 self.tasks,
-                environment=request.environment or "",
-                kwargs=material,
-                model=player.name,
-                temperature=player.temperature,
+                environment,
                 tries=request.tries,
                 seed=request.seed,
-                concurrency=request.concurrency or min(player.concurrency, most or player.concurrency),
-                lockstep=player.lockstep,
                 quiet=request.quiet,
                 journal=journal,
             )
@@ -205,5 +206,19 @@ class ChosenPanel:
         outcome = EvaluationOutcome(result, episodes, journal.path if journal else None)
         if result.failed == result.episodes and outcome.journal:
             outcome.journal.unlink()
-        require_played(result, episodes, request.environment or "")
+        require_finished_episode(result, episodes, environment)
         return outcome
+
+    def _journal_key(self, evaluated: EvaluatedAgent, material: Mapping[str, object]) -> dict[str, object]:
+        """Everything that decides what an episode is; the number of episodes of a task does not."""
+        tools = tools_of(self.env)
+        return {
+            "model": self.request.model,
+            "seed": self.request.seed,
+            **self.conditions.record(),
+            **({"tools": [tool.spec for tool in tools]} if tools else {}),
+            **evaluated.identity,
+            "kwargs": material,
+            "panel": self.tasks.hash,
+            "instructions": getattr(self.env, "instructions", ""),
+        }

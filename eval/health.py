@@ -31,25 +31,27 @@ def health(rows: Sequence[Row]) -> list[HealthFinding]:
     """Findings about the last iterations, overall and for each of several environments, worst first."""
     if not rows:
         return []
-    found = [finding for rule in RULES if (finding := rule(rows))]
+    findings = [finding for rule in RULES if (finding := rule(rows))]
     for env in environments_of(rows[-1]):
         end = of_environment("", env)
-        own = [{name.removesuffix(end): value for name, value in row.items() if name.endswith(end)} for row in rows]
-        of_env = [finding for rule in RULES if (finding := rule(own))]
-        found += [replace(one, sentence=f"{env}: {one.sentence}") for one in of_env]
+        env_rows = [
+            {name.removesuffix(end): value for name, value in row.items() if name.endswith(end)} for row in rows
+        ]
+        of_env = [finding for rule in RULES if (finding := rule(env_rows))]
+        findings += [replace(finding, sentence=f"{env}: {finding.sentence}") for finding in of_env]
     order = {"bad": 0, "watch": 1, "good": 2}
-    return sorted(found, key=lambda one: order[one.level])
+    return sorted(findings, key=lambda finding: order[finding.level])
 
 
 def health_line(rows: Sequence[Row]) -> str:
     """The two worst findings in one line; empty if all are good."""
-    return "; ".join(one.sentence for one in health(rows)[:2] if one.level != "good")
+    return "; ".join(finding.sentence for finding in health(rows)[:2] if finding.level != "good")
 
 
 def sentences(rows: Sequence[Row]) -> list[str]:
     """Every finding as a sentence, marked by its level."""
     marks = {"bad": "Act: ", "watch": "Look: ", "good": ""}
-    return [marks[one.level] + one.sentence for one in health(rows)]
+    return [marks[finding.level] + finding.sentence for finding in health(rows)]
 
 
 def recent(rows: Sequence[Row], key: str, count: int = RECENT) -> float:
@@ -67,7 +69,9 @@ def answer_task_information(pairs: Sequence[tuple[str, str]]) -> float:
     >>> answer_task_information([("a", "x")] * 50 + [("b", "y")] * 50)  # doctest: +ELLIPSIS
     0.68...
     """
-    joint, tasks, answers = Counter(pairs), Counter(task for task, _ in pairs), Counter(answer for _, answer in pairs)
+    joint = Counter(pairs)
+    tasks = Counter(task for task, _ in pairs)
+    answers = Counter(answer for _, answer in pairs)
     if not pairs:
         return 0.0
     total = len(pairs)
@@ -85,13 +89,13 @@ def answer_task_information(pairs: Sequence[tuple[str, str]]) -> float:
 class Limit:
     """A rule about the recent mean of one metric.
 
-    seen: the sentence, with the mean in it.
+    text: the sentence, with the mean in it.
     advice: added if the mean is bad.
     bad, watch: the limits. Low values are bad if ``watch`` is above ``bad``.
     """
 
     metric: str
-    seen: str
+    text: str
     advice: str
     bad: float
     watch: float
@@ -101,10 +105,14 @@ class Limit:
         if math.isnan(value):
             return None
         sign = 1 if self.bad > self.watch else -1
-        bad, watch = (sign * value > sign * limit for limit in (self.bad, self.watch))
-        level: Level = "bad" if bad else "watch" if watch else "good"
-        seen = self.seen.format(value=value, percent=f"{100 * value:.0f} %")
-        return HealthFinding(level, f"{seen}: {self.advice}" if bad else seen)
+        bad = sign * value > sign * self.bad
+        level: Level = "good"
+        if bad:
+            level = "bad"
+        elif sign * value > sign * self.watch:
+            level = "watch"
+        sentence = self.text.format(value=value, percent=f"{100 * value:.0f} %")
+        return HealthFinding(level, f"{sentence}: {self.advice}" if bad else sentence)
 
 
 ZERO_GROUPS = Limit(
@@ -158,12 +166,12 @@ def entropy(rows: Sequence[Row]) -> HealthFinding | None:
     first, last = recent(rows[:RECENT], "entropy"), recent(rows, "entropy")
     if math.isnan(last):
         return None
-    seen = f"entropy is {last:.3f} per token"
+    sentence = f"entropy is {last:.3f} per token"
     if last < 0.1 * first or last < 1e-3:
-        return HealthFinding("bad", f"{seen}, from {first:.3f}: all episodes become the same")
+        return HealthFinding("bad", f"{sentence}, from {first:.3f}: all episodes become the same")
     if len(rows) > RECENT and last > 2 * first:
-        return HealthFinding("watch", f"{seen}, from {first:.3f}: responses become more random")
-    return HealthFinding("good", seen)
+        return HealthFinding("watch", f"{sentence}, from {first:.3f}: responses become more random")
+    return HealthFinding("good", sentence)
 
 
 INVALID = {
@@ -197,10 +205,10 @@ def collapse(rows: Sequence[Row]) -> HealthFinding | None:
     first, last = recent(rows[:RECENT], "answer_task_information"), recent(rows, "answer_task_information")
     if math.isnan(last):
         return None
-    seen = f"responses carry {last:.2f} nats about their task"
+    sentence = f"responses carry {last:.2f} nats about their task"
     if last < 0.05 or (len(rows) > RECENT and last < 0.2 * first):
-        return HealthFinding("bad", f"{seen}, from {first:.2f}: they no longer depend on it")
-    return HealthFinding("good", seen)
+        return HealthFinding("bad", f"{sentence}, from {first:.2f}: they no longer depend on it")
+    return HealthFinding("good", sentence)
 
 
 def progress(rows: Sequence[Row]) -> HealthFinding | None:
@@ -210,10 +218,10 @@ def progress(rows: Sequence[Row]) -> HealthFinding | None:
     first, last = recent(rows[:RECENT], "success_rate"), recent(rows, "success_rate")
     if math.isnan(first) or math.isnan(last):
         return None
-    seen = f"success in training went from {_percent(first)} to {_percent(last)}"
+    sentence = f"success in training went from {_percent(first)} to {_percent(last)}"
     if last < first - 0.1:
-        return HealthFinding("bad", f"{seen}: it is getting worse")
-    return HealthFinding("good" if last > first + 0.02 else "watch", seen)
+        return HealthFinding("bad", f"{sentence}: it is getting worse")
+    return HealthFinding("good" if last > first + 0.02 else "watch", sentence)
 
 
 def failures(rows: Sequence[Row]) -> HealthFinding | None:
@@ -221,26 +229,26 @@ def failures(rows: Sequence[Row]) -> HealthFinding | None:
     count = recent(rows, "failed_episodes") * min(RECENT, len(rows))
     if not count > 0:
         return None
-    seen = f"{count:.0f} episodes failed in their environment in the last iterations"
+    sentence = f"{count:.0f} episodes failed in their environment in the last iterations"
     if recent(rows, "zero_groups") > ZERO_GROUPS.watch:
-        return HealthFinding("bad", f"{seen}: run `gagpo check` on it before anything else")
-    return HealthFinding("watch", seen)
+        return HealthFinding("bad", f"{sentence}: run `gagpo check` on it before anything else")
+    return HealthFinding("watch", sentence)
 
 
 def groups(rows: Sequence[Row]) -> HealthFinding | None:
     """Groups without an advantage. Failed episodes leave groups that end alike, which other tasks would not change."""
-    found = ZERO_GROUPS(rows)
-    if found is not None and found.level == "bad" and recent(rows, "failed_episodes") > 0:
-        return HealthFinding("watch", found.sentence.partition(": ")[0])
-    return found
+    finding = ZERO_GROUPS(rows)
+    if finding is not None and finding.level == "bad" and recent(rows, "failed_episodes") > 0:
+        return HealthFinding("watch", finding.sentence.partition(": ")[0])
+    return finding
 
 
-def counted(metric: str, seen: str) -> Rule:
+def counted(metric: str, event: str) -> Rule:
     """A rule about an event that should never happen, with its recent count."""
 
     def rule(rows: Sequence[Row]) -> HealthFinding | None:
         count = recent(rows, metric) * min(RECENT, len(rows))
-        return HealthFinding("watch", f"{count:.0f} {seen}") if count > 0 else None
+        return HealthFinding("watch", f"{count:.0f} {event}") if count > 0 else None
 
     return rule
 

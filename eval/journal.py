@@ -1,7 +1,7 @@
 """The journal of an evaluation: finished episodes on disk, so that a killed evaluation can resume.
 
-A file holds the episodes of one model, panel and settings: their hash is in its name, their text in its first line. A
-line torn by a kill is cut off when the file is opened again.
+A file has the episodes of one model, task set and settings: their hash is in its name, their text in its first line.
+A line torn by a kill is cut off when the file is opened again.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Journal:
         with Journal(Path("evals"), {"model": "qwen", "panel": ...}) as journal:
             journal.append(episode)
 
-    key: everything that decides what an episode is (model, panel, settings), as plain JSON values.
+    key: everything that decides what an episode is (model, task set, settings), as plain JSON values.
     """
 
     def __init__(self, folder: Path, key: Mapping[str, object]):
         self.key: dict[str, object] = json.loads(json.dumps(key, sort_keys=True))
         digest = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:16]
-        who = re.sub(r"[^A-Za-z0-9._-]+", "-", str(self.key.get("model", "")))[-60:].strip("-.") or "episodes"
-        self.path = folder / f"{who}-{digest}.jsonl"
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", str(self.key.get("model", "")))[-60:].strip("-.") or "episodes"
+        self.path = folder / f"{name}-{digest}.jsonl"
         self.episodes: dict[tuple[str, int], Episode] = {}
         self._spent: defaultdict[str, float] = defaultdict(float)
         self._lock = threading.Lock()
@@ -55,9 +55,10 @@ class Journal:
     def __enter__(self) -> Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # The system releases the lock when a process is killed, so a killed evaluation can resume at once.
             self._open.enter_context(FileLock(self.path.with_suffix(".lock"), timeout=2.0))
         except Timeout:
-            raise JournalError(f"{self.path}: another process is playing this evaluation; wait for it") from None
+            raise JournalError(f"{self.path}: another process is running this evaluation; wait for it") from None
         try:
             self._file = self._open.enter_context(self.path.open("a+b"))
             self._file.truncate(self._read())
@@ -74,7 +75,7 @@ class Journal:
     def append(self, episode: Episode) -> None:
         """Write a finished episode to disk, unless it is there already."""
         place = (episode.task, episode.sample)
-        with self._lock:
+        with self._lock:  # lines must not mix: threads that wait for a server note what they spend at the same time
             if place not in self.episodes:
                 self._write({"episode": episode_record(episode)})
                 self.episodes[place] = episode
@@ -82,6 +83,7 @@ class Journal:
     def note_spent(self, amounts: Mapping[str, float]) -> None:
         """Add to the amounts spent. Survives a kill of this process, but not a power failure."""
         with self._lock:
+            # Not flushed: a disk takes milliseconds for it, and there are many requests for one episode.
             self._write({"spent": dict(amounts)}, flushed=False)
             self._add(amounts)
 
@@ -142,14 +144,14 @@ def read_journal(path: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
 
 
 def _episodes(path: Path) -> Iterator[Episode]:
-    seen = set()
+    places = set()
     with path.open("rb") as file:
         for number, (record, _) in enumerate(_whole_lines(file), 1):
             if "episode" not in record:
                 continue
             episode = _episode(record["episode"], f"{path}, line {number}")
-            if (episode.task, episode.sample) not in seen:
-                seen.add((episode.task, episode.sample))
+            if (episode.task, episode.sample) not in places:
+                places.add((episode.task, episode.sample))
                 yield episode
 
 

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import fields, replace
-from functools import partial
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gagpo.agents.agent import ExpertAgent, LanguageAgent, RandomAgent
-from gagpo.agents.api.agent import ApiAgent, ChatSettings
-from gagpo.agents.api.answer import Usage
-from gagpo.agents.api.client import ApiClient, ApiError
-from gagpo.agents.api.settings import PREFIX, ApiSettings
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.setup import language_agent, make_engine, make_env
-from gagpo.base.defaults import MAX_TOKENS
-from gagpo.base.errors import InvalidArgument, is_termination
+from gagpo.base.errors import is_termination
 from gagpo.envs.arguments import require_arguments
 from gagpo.envs.pool.wire import describe
-from gagpo.envs.program.env import ProgramEnv
-from gagpo.envs.tools import tools_of
-from gagpo.eval.evaluate import ChosenPanel, EvaluationOutcome, Player
-from gagpo.eval.journal import Journal, weights_identity
-from gagpo.eval.request import (
-    WEIGHTLESS,
-    EvaluationRequest,
-    is_run_folder,
-    names_of,
-    settings_like,
-)
+from gagpo.eval.conditions import Conditions, conditions_of, is_run_folder, names_of, settings_like
+from gagpo.eval.evaluate import EvaluatedAgent, EvaluationOutcome, PreparedEvaluation
+from gagpo.eval.journal import weights_identity
+from gagpo.eval.request import WEIGHTLESS, EvaluationRequest
 from gagpo.eval.results import EvalResult
+from gagpo.eval.served import evaluate_served
 from gagpo.eval.trust import require_engine_trust, require_environment_trust
 from gagpo.model.pretrained import folder_of
 from gagpo.model.starters import find, is_starter
@@ -41,60 +28,58 @@ from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import EngineSettings, RunSettings, SettingsError, load
 from gagpo.settings.machine import require_device, require_model
 
-EPISODES_AT_ONCE = 16  # at a server
-
 
 def evaluate(model: str, **options: Any) -> EvalResult:
     """Evaluate a model on a split of an environment.
 
-    model and options: those of :class:`gagpo.eval.request.EvaluationRequest`.
+    model and options: the fields of :class:`gagpo.eval.request.EvaluationRequest`.
 
     Raises:
-        GagpoError: something the caller can correct; nothing has been played.
+        GagpoError: something the caller can correct; no episode has been run.
     """
     return measure(request_of(model, **options)).result
 
 
+# The options in help() and in editors, although the request declares them.
 evaluate.__signature__ = inspect.signature(EvaluationRequest)  # type: ignore[attr-defined]
 
 
 def request_of(model: str, **options: Any) -> EvaluationRequest:
     """The request; InvalidArgument in one line for an option that is wrong."""
     with in_one_line():
-        return EvaluationRequest(model, **options)
+        return EvaluationRequest(model=model, **options)
 
 
 def measure(request: EvaluationRequest) -> EvaluationOutcome:
     """As :func:`evaluate`, with the episodes, the journal and the cost."""
-    run, which = (None, None) if request.served else _run_of(request.model)
+    sources = Sources.of(request)
     has_weights = not request.served and request.model not in WEIGHTLESS
-    if run is None and has_weights:
+    if sources.run is None and has_weights:
         require_model(request.model)
-    like = settings_like(request.like)
-    original = request
-    given = request.kwargs or {}
-    request = request.completed(run, like)
+    conditions = conditions_of(request, sources.run, sources.like)
     if not request.trust_remote_code:
-        _require_trust(original, request, run, like)
-    require_arguments(request.environment or "", request.kwargs)
+        _require_trust(request, conditions, sources)
+    require_arguments(conditions.environment, conditions.kwargs)
     if has_weights:
-        require_device(_device(request, run))
-    panel = ChosenPanel.of(request, given)
-    return _play_served(panel) if request.served else panel.play(_player(panel, run, which, like))
+        require_device(_device(request, sources.run))
+    prepared = PreparedEvaluation.of(request, conditions, request.kwargs or {})
+    if request.served:
+        return evaluate_served(prepared)
+    return prepared.run(_evaluated_agent(prepared, sources))
 
 
 def measure_all(request: EvaluationRequest) -> dict[str, EvaluationOutcome]:
     """As :func:`measure`, for every environment of a run or of ``like``, by name; ``""`` for a single one.
 
-    A request that names an environment measures only that one. Each environment has a file of episodes of its own.
+    A request that names an environment measures only that one. Each environment has a separate file of episodes.
     """
     settings = None
     if not request.environment:
-        settings = settings_like(request.like) or (None if request.served else _run_of(request.model)[0])
+        settings = settings_like(request.like) or Sources.of(request).run
     outcomes = {}
     for name in names_of(settings) if settings else []:
         episodes = request.episodes and file_of_environment(request.episodes, name)
-        outcomes[name] = measure(replace(request, environment=name, episodes=episodes))
+        outcomes[name] = measure(request.model_copy(update={"environment": name, "episodes": episodes}))
     return outcomes or {"": measure(request)}
 
 
@@ -103,32 +88,46 @@ def file_of_environment(path: Path, env: str) -> Path:
     return path.with_name(f"{path.stem}.{env}{path.suffix}") if env else path
 
 
-def _run_of(model: str) -> tuple[RunSettings | None, str | None]:
-    """The settings of the run that ``model`` names, and the checkpoint after its ``@``; None for what is missing."""
-    if is_starter(model):
-        return load(find(model).settings), None
-    path, which = named(Path(model))
-    return (RunFolder.open(path).stored_settings(), which) if (path / "config.yaml").is_file() else (None, None)
+@dataclass(frozen=True)
+class Sources:
+    """Where the options that a request leaves open come from.
+
+    run: the settings of the run that the model names; None if it names none.
+    checkpoint: of that run, as written after ``@``.
+    like: the settings of the run or config that the request names.
+    """
+
+    run: RunSettings | None
+    checkpoint: str | None
+    like: RunSettings | None
+
+    @classmethod
+    def of(cls, request: EvaluationRequest) -> Sources:
+        like = settings_like(request.like)
+        if request.served:
+            return cls(None, None, like)
+        if is_starter(request.model):
+            return cls(load(find(request.model).settings), None, like)
+        path, checkpoint = named(Path(request.model))
+        if not is_run_folder(path):
+            return cls(None, None, like)
+        return cls(RunFolder.open(path).stored_settings(), checkpoint, like)
 
 
-def _require_trust(
-    original: EvaluationRequest, completed: EvaluationRequest, run: RunSettings | None, like: RunSettings | None
-) -> None:
-    """Raise UntrustedCode if code of others is named by a run folder, and not by the user or a config of theirs."""
-    folder_of_model = folder_of_like = None
-    if run is not None and not is_starter(original.model):
-        folder_of_model = named(Path(original.model))[0]
-    if original.like is not None and is_run_folder(original.like):
-        folder_of_like = Path(original.like)
-    panel_folder = folder_of_model if like is None else folder_of_like
-    if panel_folder is not None:
-        arguments = set(completed.kwargs or {}) - set(original.kwargs or {})
-        require_environment_trust(panel_folder, completed.environment or "", original.environment, arguments)
-    if original.served or original.model in WEIGHTLESS:
+def _require_trust(request: EvaluationRequest, conditions: Conditions, sources: Sources) -> None:
+    """Raise UntrustedCode if a run folder names code from elsewhere that neither the user nor a config names."""
+    model_folder = like_folder = None
+    if sources.run is not None and not is_starter(request.model):
+        model_folder = named(Path(request.model))[0]
+    if request.like is not None and is_run_folder(request.like):
+        like_folder = Path(request.like)
+    environment_folder = model_folder if sources.like is None else like_folder
+    if environment_folder is not None:
+        arguments = set(conditions.kwargs) - set(request.kwargs or {})
+        require_environment_trust(environment_folder, conditions.environment, request.environment, arguments)
+    if request.served or request.model in WEIGHTLESS:
         return  # no engine is loaded
-    engine_folder, settings = folder_of_model, run
-    if run is None:
-        engine_folder, settings = folder_of_like, like
+    engine_folder, settings = (like_folder, sources.like) if sources.run is None else (model_folder, sources.run)
     if engine_folder is not None and settings is not None:
         require_engine_trust(engine_folder, settings.engine)
 
@@ -137,40 +136,42 @@ def _device(request: EvaluationRequest, run: RunSettings | None) -> str:
     return request.device or (run.device if run else "cpu")
 
 
-def _player(panel: ChosenPanel, run: RunSettings | None, which: str | None, like: RunSettings | None) -> Player:
-    """The random agent, the expert, or a model in this process, with the checkpoint ``which`` of ``run``."""
-    request, kwargs = panel.request, panel.kwargs
+def _evaluated_agent(prepared: PreparedEvaluation, sources: Sources) -> EvaluatedAgent:
+    """The random agent, the expert, or a model in this process."""
+    request = prepared.request
+    kwargs = prepared.kwargs
     if request.model == "random":
-        if hasattr(panel.env, "sample_action"):  # an environment that does not list its actions
+        if hasattr(prepared.env, "sample_action"):  # an environment that does not list its actions
             kwargs = {**kwargs, "expert": "random"}
-        return Player(RandomAgent(), "random", {"weights": ""}, None, kwargs)
+        return EvaluatedAgent(RandomAgent(), "random", None, kwargs, identity={"weights": ""})
     if request.model == "expert":
         kwargs = {**kwargs, "expert": True}
-        _require_expert(request.environment or "", kwargs, panel.tasks.ids[0])
-        return Player(ExpertAgent(), "expert", {"weights": ""}, None, kwargs)
+        _require_expert(prepared.conditions.environment, kwargs, prepared.tasks.ids[0])
+        return EvaluatedAgent(ExpertAgent(), "expert", None, kwargs, identity={"weights": ""})
     from gagpo.model.loading import commit_of  # torch, which the random agent and the expert do not need
 
-    folder = _folder(request, run, which)
+    folder = _weights(request, sources)
+    like = sources.like
     revision = request.revision or (like.revision if like is not None and like.model == request.model else None)
-    commit = None if run is not None else commit_of(folder, revision)
+    commit = None if sources.run is not None else commit_of(folder, revision)
     name = f"{request.model}@{commit[:12]}" if commit else request.model
     identity = weights_identity(Path(folder)) if Path(folder).is_dir() else commit or ""
-    agent = _language_agent(folder, commit, panel, run, like)
-    return Player(
+    agent = _language_agent(folder, commit, prepared, sources)
+    return EvaluatedAgent(
         agent,
         name,
-        {"weights": identity},
-        request.sampling_temperature,
+        prepared.conditions.temperature,
         kwargs,
+        identity={"weights": identity},
         session=lambda journal, episodes: closing(agent.engine),
     )
 
 
-def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | None) -> str:
+def _weights(request: EvaluationRequest, sources: Sources) -> str:
     """The folder, or the hub name, of the weights."""
     from gagpo.runs import keeping
 
-    if run is None:
+    if sources.run is None:
         return folder_of(request.model)
     if request.revision is not None:
         raise SettingsError(
@@ -179,7 +180,7 @@ def _folder(request: EvaluationRequest, run: RunSettings | None, which: str | No
     if is_starter(request.model):
         return folder_of(request.model)
     path, _ = named(Path(request.model))
-    return str(keeping.find_checkpoint(path, which, run.training).model)
+    return str(keeping.find_checkpoint(path, sources.checkpoint, sources.run.training).model)
 
 
 def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> None:
@@ -197,72 +198,20 @@ def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> N
         raise SettingsError(f"{environment} has no expert: evaluate `random` or a model instead")
 
 
-def _language_agent(
-    folder: str, commit: str | None, panel: ChosenPanel, run: RunSettings | None, like: RunSettings | None
-) -> LanguageAgent:
+def _language_agent(folder: str, commit: str | None, prepared: PreparedEvaluation, sources: Sources) -> LanguageAgent:
     """The loaded model. Only the request allows its own code to run: a run folder may come from somebody else."""
     from gagpo.model.loading import load_model, load_tokenizer
 
-    request, settings = panel.request, run or like
-    sampler, trust = settings.engine if settings else EngineSettings(), request.trust_remote_code
-    device = _device(request, run)
-    model = load_model(folder, sampler.dtype, device, trust_remote_code=trust, revision=commit)
+    request = prepared.request
+    conditions = prepared.conditions
+    settings = sources.run or sources.like
+    engine_settings = settings.engine if settings else EngineSettings()
+    device = _device(request, sources.run)
+    trust = request.trust_remote_code
+    model = load_model(folder, engine_settings.dtype, device, trust_remote_code=trust, revision=commit)
     tokenizer = load_tokenizer(folder, commit, trust_remote_code=trust)
-    engine = make_engine(sampler.options, model, tokenizer, dtype=sampler.dtype, memory=sampler.memory)
-    sampling = Sampling(request.sampling_temperature, request.max_tokens or MAX_TOKENS)
-    return language_agent(engine, panel.env, sampling, **dict(request.context))
-
-
-# A model behind a server ----------------------------------------------------------------------------------------------
-
-
-def _play_served(panel: ChosenPanel) -> EvaluationOutcome:
-    """Evaluate ``openai:NAME`` at ``request.server``, by default OpenAI's own."""
-    request = panel.request
-    if isinstance(panel.env, ProgramEnv):
-        raise InvalidArgument(f"{request.environment} needs a model whose tokens gagpo samples, not one at a server")
-    api, context = request.server or ApiSettings(request.model.removeprefix(PREFIX)), request.context
-    chat = ChatSettings(
-        context.prompt,
-        getattr(panel.env, "instructions", ""),
-        context.history,
-        context.admissible,
-        request.sampling_temperature,
-        request.max_tokens or MAX_TOKENS,
-        bool(getattr(panel.env, "multiline", False)),
+    engine = make_engine(
+        engine_settings.options, model, tokenizer, dtype=engine_settings.dtype, memory=engine_settings.memory
     )
-    client = ApiClient(api)
-    agent = ApiAgent(client, chat, request.concurrency or EPISODES_AT_ONCE, tools_of(panel.env))
-    player = Player(
-        agent,
-        f"{PREFIX}{api.model}",
-        {"server": api.base_url},
-        chat.temperature,
-        panel.kwargs,
-        lockstep=False,
-        concurrency=EPISODES_AT_ONCE,
-        session=partial(_billed, agent),
-    )
-    return replace(panel.play(player), usage=vars(client.spent))
-
-
-@contextmanager
-def _billed(agent: ApiAgent, journal: Journal | None, episodes: int) -> Iterator[None]:
-    """Record requests and costs in the journal, so that limits hold across interruptions; close the agent at the end.
-
-    An error says how many of the ``episodes`` are kept.
-    """
-    client = agent.client
-    if journal is not None:
-        # The cost of a request that was interrupted is unknown.
-        counts = {one.name: int(journal.spent(one.name)) for one in fields(Usage) if one.name != "cost"}
-        client.spent = Usage(**counts, cost=journal.spent("cost"))
-        client.record = lambda change: journal.note_spent({name: n for name, n in vars(change).items() if n})
-    try:
-        yield
-    except ApiError as error:
-        kept = len(journal.episodes) if journal else 0
-        advice = f"; {kept} of {episodes} episodes are kept, repeat the command to continue" if journal else ""
-        raise type(error)(f"{error}{advice}") from None
-    finally:
-        agent.close()
+    sampling = Sampling(conditions.temperature, conditions.max_tokens)
+    return language_agent(engine, prepared.env, sampling, **dict(conditions.context))

@@ -1,6 +1,6 @@
-"""The result of an evaluation: its panel, every try, and the numbers computed from them.
+"""The result of an evaluation: its task set, every try, and the numbers computed from them.
 
-A result file stores each try, so that two files can be compared task by task. It holds no date and no machine: equal
+A result file stores each try, so that two files can be compared task by task. It contains no date and no machine: equal
 evaluations give equal files.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 from pydantic.dataclasses import dataclass
 
 from gagpo.base import durable
@@ -27,12 +27,12 @@ from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened,
 
 FORMAT = "gagpo evaluation 1"
 LONGEST_ANSWER = 200  # characters of an answer that are stored
-SHOWN = 120  # characters of a value in an error about panels
+SHOWN = 120  # characters of a value in an error about task sets
 CHECKED = ConfigDict(allow_inf_nan=False)
 
 
 def _plain_json(value: object) -> object:
-    """The value as read back from a file, so that a panel equals the one in its own file."""
+    """The value as read back from a file, so that a task set equals the one in its own file."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -46,11 +46,11 @@ JsonObject = Annotated[dict[str, object], BeforeValidator(_plain_json)]
 
 
 @dataclass(frozen=True, config=CHECKED)
-class Panel:
-    """What was played and how. Only results of the same panel can be compared.
+class EvaluatedTaskSet:
+    """The tasks of an evaluation, and how they were run. Only results of the same task set can be compared.
 
     environment: environment id.
-    split_hash: ``TaskSet.hash`` of the tasks played.
+    split_hash: ``TaskSet.hash`` of the tasks.
     tasks: number of tasks.
     tries: episodes of each task; compared results may differ in it.
     kwargs: arguments of the environment. Those that only choose tasks, such as the seed of generated ones, may differ.
@@ -68,23 +68,25 @@ class Panel:
     seed: Count = 0
     conditions: JsonObject = Field(default_factory=dict)
 
-    def difference(self, other: Panel) -> str | None:
-        """The first difference between two panels in words, or None; the number of tries may differ."""
+    def difference(self, other: EvaluatedTaskSet) -> str | None:
+        """The first difference between two task sets in words, or None; the number of tries may differ."""
         for name in ("environment", "split", "split_hash", "kwargs", "tasks", "seed"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if name == "kwargs" and mine != theirs:
+            value = getattr(self, name)
+            other_value = getattr(other, name)
+            if name == "kwargs" and value != other_value:
                 # The hash identifies the tasks, whatever arguments chose them.
-                chosen = choosing(self.environment)
-                mine, theirs = ({k: v for k, v in kwargs.items() if k not in chosen} for kwargs in (mine, theirs))
-            if mine != theirs:
-                return _differs(name.replace("_", " "), mine, theirs)
-        mine, theirs = self.conditions, other.conditions
-        names = [name for name in sorted(mine.keys() & theirs.keys()) if mine[name] != theirs[name]]
-        return ", ".join(_differs(name, mine[name], theirs[name]) for name in names) or None
+                ignored = choosing(self.environment)
+                value = {key: argument for key, argument in value.items() if key not in ignored}
+                other_value = {key: argument for key, argument in other_value.items() if key not in ignored}
+            if value != other_value:
+                return _differs(name.replace("_", " "), value, other_value)
+        common = sorted(self.conditions.keys() & other.conditions.keys())
+        names = [name for name in common if self.conditions[name] != other.conditions[name]]
+        return ", ".join(_differs(name, self.conditions[name], other.conditions[name]) for name in names) or None
 
 
-def _differs(name: str, mine: object, theirs: object) -> str:
-    return f"{name} {shortened(mine, SHOWN)} against {shortened(theirs, SHOWN)}"
+def _differs(name: str, value: object, other: object) -> str:
+    return f"{name} {shortened(value, SHOWN)} against {shortened(other, SHOWN)}"
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -163,7 +165,7 @@ class TaskResult:
 
     @property
     def successes(self) -> int:
-        return sum(one.success for one in self.tries)
+        return sum(attempt.success for attempt in self.tries)
 
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
@@ -176,55 +178,55 @@ def _tries(episodes: Iterable[Episode], several: bool) -> tuple[Try, ...]:
 
 
 def _by_name(tasks: tuple[TaskResult, ...]) -> tuple[TaskResult, ...]:
-    return tuple(sorted(tasks, key=lambda one: one.task))
+    return tuple(sorted(tasks, key=lambda result: result.task))
 
 
 @dataclass(frozen=True, config=CHECKED)
 class EvalResult:
-    """The result of a panel.
+    """The result of an evaluation. In its file, the task set has the key ``panel``.
 
     temperature: None for an agent that samples no tokens.
     tasks: sorted by id.
     """
 
-    panel: Panel
+    task_set: Annotated[EvaluatedTaskSet, Field(validation_alias=AliasChoices("panel", "task_set"))]
     model: StrictStr
     temperature: Number | None
     tasks: Annotated[tuple[TaskResult, ...], AfterValidator(_by_name)]
 
     @classmethod
     def from_episodes(
-        cls, episodes: Iterable[Episode], panel: Panel, model: str, temperature: float | None
+        cls, episodes: Iterable[Episode], task_set: EvaluatedTaskSet, model: str, temperature: float | None
     ) -> EvalResult:
         """The result of finished episodes. A failed episode counts as a try without success.
 
         Raises:
-            InvalidArgument: a task was not played exactly ``panel.tries`` times.
+            InvalidArgument: a task was not run exactly ``task_set.tries`` times.
         """
         by_task: dict[str, list[Episode]] = defaultdict(list)
         for episode in episodes:
             by_task[episode.task].append(episode)
-        if len(by_task) != panel.tasks:
-            raise InvalidArgument(f"the panel has {panel.tasks} tasks, but {len(by_task)} were played")
-        for task, played in by_task.items():
-            if len(played) != panel.tries:
-                raise InvalidArgument(f"task {task!r} was played {len(played)} times instead of {panel.tries}")
+        if len(by_task) != task_set.tasks:
+            raise InvalidArgument(f"the task set has {task_set.tasks} tasks, but {len(by_task)} were run")
+        for task, task_episodes in by_task.items():
+            if len(task_episodes) != task_set.tries:
+                raise InvalidArgument(f"task {task!r} was run {len(task_episodes)} times instead of {task_set.tries}")
         tasks = tuple(
-            TaskResult(task, played[0].task_type, _tries(played, several=panel.tries > 1))
-            for task, played in by_task.items()
+            TaskResult(task, task_episodes[0].task_type, _tries(task_episodes, several=task_set.tries > 1))
+            for task, task_episodes in by_task.items()
         )
-        return cls(panel, model, None if temperature is None else float(temperature), tasks)
+        return cls(task_set, model, None if temperature is None else float(temperature), tasks)
 
     # Numbers ----------------------------------------------------------------------------------------------------------
 
     @property
     def counts(self) -> tuple[list[int], list[int]]:
         """Successes and tries of every task, in the order of ``tasks``."""
-        return [one.successes for one in self.tasks], [len(one.tries) for one in self.tasks]
+        return [task.successes for task in self.tasks], [len(task.tries) for task in self.tasks]
 
     @property
     def every_try(self) -> list[Try]:
-        return [one for task in self.tasks for one in task.tries]
+        return [attempt for task in self.tasks for attempt in task.tries]
 
     @property
     def episodes(self) -> int:
@@ -256,13 +258,16 @@ class EvalResult:
     @property
     def mean_reward(self) -> Interval:
         """Mean reward of an episode without penalties, with a bootstrap interval over tasks."""
-        rewards = [math.fsum(one.reward for one in task.tries) for task in self.tasks]
+        rewards = [math.fsum(attempt.reward for attempt in task.tries) for task in self.tasks]
         return cluster_bootstrap(rewards, self.counts[1])
 
     @property
     def mean_turns(self) -> float:
         """Mean turns of the episodes that did not fail; NaN if all failed."""
-        return self._over_tries(lambda one: one.turns * (one.outcome != "failed"), lambda one: one.outcome != "failed")
+        return self._over_tries(
+            lambda attempt: attempt.turns * (attempt.outcome != "failed"),
+            lambda attempt: attempt.outcome != "failed",
+        )
 
     @property
     def invalid_rate(self) -> float:
@@ -272,7 +277,7 @@ class EvalResult:
     @property
     def cut_rate(self) -> float:
         """Share of turns whose response ended at the token limit; NaN without turns."""
-        return self._over_tries(lambda one: one.cut, lambda one: one.turns)
+        return self._over_tries(lambda attempt: attempt.cut, lambda attempt: attempt.turns)
 
     @property
     def withheld(self) -> int:
@@ -282,22 +287,22 @@ class EvalResult:
     @property
     def failed(self) -> int:
         """Episodes that failed in their environment."""
-        return sum(one.outcome == "failed" for one in self.every_try)
+        return sum(attempt.outcome == "failed" for attempt in self.every_try)
 
     @property
     def truncated(self) -> int:
         """Episodes ended by a turn or context limit."""
-        return sum(one.outcome == "truncated" for one in self.every_try)
+        return sum(attempt.outcome == "truncated" for attempt in self.every_try)
 
     @property
     def restarts(self) -> int:
         """How often an episode started over because its environment broke."""
-        return sum(one.restarts for one in self.every_try)
+        return sum(attempt.restarts for attempt in self.every_try)
 
     @property
     def pass_at_k(self) -> dict[int, float]:
         """Mean unbiased pass@k over tasks, for k = 1, 2, 4, ... and all tries; empty with one try per task."""
-        tries = self.panel.tries
+        tries = self.task_set.tries
         if tries == 1:
             return {}
         ks = powers_of_two(tries)
@@ -332,7 +337,7 @@ class EvalResult:
         """The result as ASCII text; :meth:`from_json` returns an equal one."""
         record = {
             "format": FORMAT,
-            "panel": asdict(self.panel),
+            "panel": asdict(self.task_set),
             "model": self.model,
             "temperature": self.temperature,
             "summary": self.summary(),
@@ -363,18 +368,19 @@ class EvalResult:
 
     def _over_tries(self, top: Callable[[Try], float], bottom: Callable[[Try], float]) -> float:
         """Sum of one number over the sum of another; NaN if that is 0."""
-        below = sum(bottom(one) for one in self.every_try)
-        return sum(top(one) for one in self.every_try) / below if below else math.nan
+        below = sum(bottom(attempt) for attempt in self.every_try)
+        return sum(top(attempt) for attempt in self.every_try) / below if below else math.nan
 
     def _contradiction(self, successes: int) -> str | None:
-        """Where panel or summary contradict the listed tasks; None if they agree."""
-        panel, listed = self.panel, len(self.tasks)
-        if panel.tasks != listed:
-            return f"'panel.tasks' must be {listed}, the number of tasks listed, got {panel.tasks}"
+        """Where task set or summary contradict the listed tasks; None if they agree."""
+        task_set = self.task_set
+        count = len(self.tasks)
+        if task_set.tasks != count:
+            return f"'panel.tasks' must be {count}, the number of tasks listed, got {task_set.tasks}"
         for number, task in enumerate(self.tasks):
-            if len(task.tries) != panel.tries:
-                return f"'tasks[{number}].tries' must hold {panel.tries} tries, got {len(task.tries)}"
-        if len({task.task for task in self.tasks}) != listed:
+            if len(task.tries) != task_set.tries:
+                return f"'tasks[{number}].tries' must hold {task_set.tries} tries, got {len(task.tries)}"
+        if len({task.task for task in self.tasks}) != count:
             return "'tasks' lists a task twice"
         if successes != self.successes:
             return f"'summary.successes' must be {self.successes}, the successes of the tries listed, got {successes}"
@@ -408,8 +414,8 @@ def _finite(value: float) -> float | None:
 
 
 def whole(results: Iterable[EvalResult]) -> Interval:
-    """Success rate over all tries of several panels with its interval over tasks."""
-    listed = list(results)
-    successes = [count for result in listed for count in result.counts[0]]
-    tries = [count for result in listed for count in result.counts[1]]
+    """Success rate over all tries of several task sets with its interval over tasks."""
+    all_results = list(results)
+    successes = [count for result in all_results for count in result.counts[0]]
+    tries = [count for result in all_results for count in result.counts[1]]
     return clustered_wilson(successes, tries)

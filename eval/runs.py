@@ -89,8 +89,8 @@ class Run:
     @property
     def environment(self) -> str:
         """The id of its environment, or the names of several; empty if unknown."""
-        measured = [one.result.panel.environment for one in self.evaluations]
-        return self.settings.get("environment.id", "") or " + ".join(self.envs) or next(iter(measured), "")
+        ids = [evaluation.result.task_set.environment for evaluation in self.evaluations]
+        return self.settings.get("environment.id", "") or " + ".join(self.envs) or next(iter(ids), "")
 
     def series(self, key: str, x: str = "iteration") -> tuple[list[float], list[float]]:
         """``(x, y)`` of every iteration that has both, x strictly rising."""
@@ -113,26 +113,30 @@ class Run:
             return 0.0
         if x == "iteration":
             return float(iteration)
-        found = [row[x] for row in self.metrics if row["iteration"] == iteration and x in row]
-        return found[-1] if found else None
+        values = [row[x] for row in self.metrics if row["iteration"] == iteration and x in row]
+        return values[-1] if values else None
 
     def trained(self, split: str) -> list[Evaluation]:
         """The evaluations on ``split`` in order, without those of averaged weights."""
-        return [one for one in self.evaluations if one.split == split and one.stage not in ("average", "")]
+        return [
+            evaluation
+            for evaluation in self.evaluations
+            if evaluation.split == split and evaluation.stage not in ("average", "")
+        ]
 
     def last(self, split: str | None = None) -> Evaluation | None:
         """The last evaluation on ``split``, by default the first of :meth:`splits`; not of averaged weights.
 
         Without evaluations of a known stage, the last file.
         """
-        wanted = split or next(iter(self.splits()), None)
-        found = self.trained(wanted) if wanted else []
-        found = found or [one for one in self.evaluations if one.split == wanted]
-        return found[-1] if found else None
+        chosen_split = split or next(iter(self.splits()), None)
+        evaluations = self.trained(chosen_split) if chosen_split else []
+        evaluations = evaluations or [evaluation for evaluation in self.evaluations if evaluation.split == chosen_split]
+        return evaluations[-1] if evaluations else None
 
     def splits(self) -> list[str]:
         """The splits evaluated, unseen ones first."""
-        names = {one.split for one in self.evaluations if one.stage}
+        names = {evaluation.split for evaluation in self.evaluations if evaluation.stage}
         return sorted(names, key=lambda name: ("unseen" not in name, name))
 
 
@@ -148,7 +152,9 @@ def load_run(folder: Path) -> Run:
     ]
     if not metrics and not evaluations:
         raise BadResult(f"{folder}: not a run folder (neither metrics.jsonl nor evals/*.json in it)")
-    evaluations.sort(key=lambda one: (STAGES.index(one.stage), one.iteration or 0, one.label))
+    evaluations.sort(
+        key=lambda evaluation: (STAGES.index(evaluation.stage), evaluation.iteration or 0, evaluation.label)
+    )
     return Run(folder, tuple(metrics), broken, tuple(evaluations))
 
 
@@ -162,13 +168,13 @@ def read_label(label: str) -> tuple[str, str, int | None]:
 def _evaluation(label: str, last: int | None, result: EvalResult) -> Evaluation:
     stage, split, iteration = read_label(label)
     at = {"before": 0, "after": last, "average": last}.get(stage, iteration)
-    return Evaluation(label, stage, split or result.panel.split, at, result)
+    return Evaluation(label, stage, split or result.task_set.split, at, result)
 
 
-def final_results(run: Path, panels: Iterable[str]) -> dict[str, EvalResult]:
-    """The evaluations after training, by panel, as far as they exist."""
-    files = {panel: run / "evals" / f"after-{panel}.json" for panel in panels}
-    return {panel: EvalResult.load(path) for panel, path in files.items() if path.exists()}
+def final_results(run: Path, labels: Iterable[str]) -> dict[str, EvalResult]:
+    """The evaluations after training, by the label of their task set, as far as they exist."""
+    files = {label: run / "evals" / f"after-{label}.json" for label in labels}
+    return {label: EvalResult.load(path) for label, path in files.items() if path.exists()}
 
 
 def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
@@ -177,7 +183,8 @@ def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
     for text in map(str, runs):
         label, separator, folder = text.partition("=")
         if not separator or Path(text).is_dir():  # a folder may have a "=" in its name
-            label, folder = "", text
+            label = ""
+            folder = text
         elif not label.strip():
             raise InvalidArgument(f"{text!r} has no label: write LABEL=FOLDER or just the folder")
         run = load_run(Path(folder))
@@ -222,9 +229,11 @@ def _changes(preset: str, settings: dict[str, str]) -> list[str]:
         return []
     usual = dict(_flat(algorithms.load(preset).model_dump(mode="json"), "algorithm"))
     changed = [name for name, value in settings.items() if name.startswith("algorithm.") and usual.get(name) != value]
-    others = [name.removesuffix("name") for name in changed if name.endswith(".name")]  # their options are new too
-    shown = [name for name in changed if name.endswith(".name") or not name.startswith(tuple(others))]
-    cells = {name.removeprefix("algorithm.").removesuffix(".name"): settings[name] for name in shown}
+    new_components = [
+        name.removesuffix("name") for name in changed if name.endswith(".name")
+    ]  # their options are new too
+    names = [name for name in changed if name.endswith(".name") or not name.startswith(tuple(new_components))]
+    cells = {name.removeprefix("algorithm.").removesuffix(".name"): settings[name] for name in names}
     credit_first = sorted(cells, key=lambda cell: not cell.startswith("credit"))
     return [f"{cell}={cells[cell]}" for cell in credit_first if cell != "correction"]
 

@@ -65,7 +65,8 @@ def clustered_wilson(successes: Numbers, tries: Numbers, level: float = 0.95) ->
     per task gives :func:`wilson` exactly. Successes and tries may be fractions, as those of pass@k are.
     """
     solved, tried = _per_task(successes, tries)
-    tasks, total = len(tried), float(tried.sum())
+    tasks = len(tried)
+    total = float(tried.sum())
     if tasks == 0:
         return wilson(0, 0, level)
     rate = float(solved.sum()) / total
@@ -111,7 +112,7 @@ def sign_flip_test(differences: Sequence[int]) -> float:
 
     differences: whole numbers, such as counts of solved tries.
     """
-    values = np.array([one for one in differences if one], dtype=int)
+    values = np.array([difference for difference in differences if difference], dtype=int)
     if not len(values):
         return 1.0
     values //= np.gcd.reduce(values)
@@ -134,7 +135,7 @@ def paired_test(
     common = math.lcm(*(int(n) for n in {*tried_a.tolist(), *tried_b.tolist()}))
     scaled = np.rint(solved_b * (common / tried_b)) - np.rint(solved_a * (common / tried_a))
     name = "exact McNemar" if common == 1 else "sign flips over tasks"
-    return sign_flip_test([int(one) for one in scaled]), name
+    return sign_flip_test([int(difference) for difference in scaled]), name
 
 
 def random_sign_flips(before: np.ndarray, after: np.ndarray, samples: int = 9_999, seed: int = 0) -> float:

@@ -18,7 +18,7 @@ from pydantic import Field, StringConstraints
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import WIDTH, Table, ascii_only
 from gagpo.eval.at_k import rates_at_k
-from gagpo.eval.compare import require_same_panel
+from gagpo.eval.compare import require_same_task_set
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, paired_t
 from gagpo.eval.summary import p_value, percent
@@ -114,42 +114,42 @@ class Study:
         alone = len(labels) == 1 and all(row.before is not None for row in rows)
         baseline = baseline or (BEFORE if alone else labels[0])
         grouped = {label: tuple(row for row in rows if row.label == label) for label in labels}
-        for label, mine in grouped.items():
-            if len({row.seed for row in mine}) < len(mine):
+        for label, method_rows in grouped.items():
+            if len({row.seed for row in method_rows}) < len(method_rows):
                 raise InvalidArgument(
                     f"{label}: two runs have the same seed; name methods as LABEL=FOLDER to tell them apart"
                 )
         of_seed = {row.seed: row.after for row in grouped.get(baseline, ())}
         gaps: dict[str, list[float]] = {}
-        for label, mine in grouped.items():
-            others = [of_seed.get(row.seed) if baseline in grouped else row.before for row in mine]
-            gap = [row.after - other for row, other in zip(mine, others, strict=True) if other is not None]
+        for label, method_rows in grouped.items():
+            references = [of_seed.get(row.seed) if baseline in grouped else row.before for row in method_rows]
+            gap = [row.after - other for row, other in zip(method_rows, references, strict=True) if other is not None]
             if gap and label != baseline:
                 gaps[label] = gap
-        tested = {label: p for label, gap in gaps.items() if len(gap) > 1 and not math.isnan(p := paired_t(gap))}
-        corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+        p_values = {label: p for label, gap in gaps.items() if len(gap) > 1 and not math.isnan(p := paired_t(gap))}
+        corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
         means = {label: mean_over_seeds(gap) for label, gap in gaps.items()}
         methods = [
-            Method(label, mine, means.get(label), tested.get(label), corrected.get(label))
-            for label, mine in grouped.items()
+            Method(label, method_rows, means.get(label), p_values.get(label), corrected.get(label))
+            for label, method_rows in grouped.items()
         ]
         return cls(tuple(methods), baseline)
 
     def table(self) -> Table:
         """One row per method, best mean success first."""
         every = [row for method in self.methods for row in method.rows]
-        graded = any(abs(row.reward_after - row.after) > 0.005 for row in every)
-        timed = all(row.seconds is not None for row in every)
+        has_rewards = any(abs(row.reward_after - row.after) > 0.005 for row in every)
+        has_times = all(row.seconds is not None for row in every)
         header = ["", "seeds", "area %", "after %", f"minus {self.baseline}", "p (Holm)"]
-        header += [*(["reward after"] if graded else []), "1,000 tokens", *(["minutes"] if timed else [])]
+        header += [*(["reward after"] if has_rewards else []), "1,000 tokens", *(["minutes"] if has_times else [])]
         rows = []
-        for method in sorted(self.methods, key=lambda one: -one.mean("after").value):
+        for method in sorted(self.methods, key=lambda method: -method.mean("after").value):
             cells = [method.label, str(len(method.rows)), spread(method.mean("area")), spread(method.mean("after"))]
             cells.append(spread(method.gap, signed=True) if method.gap else "")
             cells.append("" if method.p_holm is None else p_value(method.p_holm))
-            cells += [f"{method.mean('reward_after').value:.2f}"] if graded else []
+            cells += [f"{method.mean('reward_after').value:.2f}"] if has_rewards else []
             cells.append(f"{method.mean('tokens_total').value / 1000:,.0f}")
-            cells += [f"{method.mean('seconds').value / 60:.1f}"] if timed else []
+            cells += [f"{method.mean('seconds').value / 60:.1f}"] if has_times else []
             rows.append(cells)
         return Table(header, rows)
 
@@ -157,29 +157,30 @@ class Study:
         """What was measured, and what the numbers mean."""
         row = self.methods[0].rows[0]
         starts = sorted({percent(r.before) for method in self.methods for r in method.rows if r.before is not None})
-        tested = any(method.p is not None for method in self.methods)
+        has_tests = any(method.p is not None for method in self.methods)
         return [
             f"{row.split}: {row.tasks} tasks, {row.tries} tries each, hash {row.split_hash}",
             "plus-minus: half a 95 % Student-t interval over seeds",
             *([f"before training: {', '.join(starts)} %"] if starts else []),
-            *([f"p: paired t test against {self.baseline}, equal seeds paired"] if tested else []),
+            *([f"p: paired t test against {self.baseline}, equal seeds paired"] if has_tests else []),
         ]
 
     def lines(self, width: int = WIDTH) -> list[str]:
         """Table and notes in ASCII, at most ``width`` columns wide; columns that do not fit form a second table."""
-        table, notes = self.table(), self.notes()
+        table = self.table()
+        notes = self.notes()
         header = ["difference" if name.startswith("minus ") else name for name in table.header]
         table = replace(table, header=header, rows=[[cell.replace("±", "+-") for cell in row] for row in table.rows])
         if "difference" in header:
             notes.append(f"difference: in points, to {self.baseline}")
         below = ["", *(line for note in notes for line in textwrap.wrap(ascii_only(note), width))]
-        moved: list[str] = []
-        while not table.without(*moved).fits(width) and len(moved) < len(MOVABLE):
-            moved.append(MOVABLE[len(moved)])
-        if not moved or not table.without(*moved).fits(width):
+        moved_columns: list[str] = []
+        while not table.without(*moved_columns).fits(width) and len(moved_columns) < len(MOVABLE):
+            moved_columns.append(MOVABLE[len(moved_columns)])
+        if not moved_columns or not table.without(*moved_columns).fits(width):
             return [*table.lines(width), *below]
-        rest = table.without(*(name for name in header[1:] if name not in moved))
-        return [*table.without(*moved).lines(width), "", *rest.lines(width), *below]
+        second = table.without(*(name for name in header[1:] if name not in moved_columns))
+        return [*table.without(*moved_columns).lines(width), "", *second.lines(width), *below]
 
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
@@ -199,10 +200,10 @@ def _labels(rows: Sequence[RunRow], baseline: str | None) -> list[str]:
     """The labels, the baseline first; InvalidArgument for rows that cannot be compared."""
     if not rows:
         raise InvalidArgument("there is no finished run: a run needs its evaluation after training")
-    panels = {(row.split, row.split_hash) for row in rows}
-    if len(panels) > 1:
-        measured = ", ".join(f"{split} ({code})" for split, code in sorted(panels))
-        raise InvalidArgument(f"runs measured on different tasks cannot be compared: {measured}")
+    task_sets = {(row.split, row.split_hash) for row in rows}
+    if len(task_sets) > 1:
+        names = ", ".join(f"{split} ({code})" for split, code in sorted(task_sets))
+        raise InvalidArgument(f"runs measured on different tasks cannot be compared: {names}")
     labels = list(dict.fromkeys(row.label for row in rows))
     if baseline == BEFORE and BEFORE not in labels:
         for row in rows:
@@ -240,14 +241,16 @@ def study_of(
     pass_at: the k of pass@k that the rows of runs have; by default those of :func:`gagpo.eval.at_k.shown_ks`.
 
     Raises:
-        BadResult: a file holds no rows.
+        BadResult: a file has no rows.
         InvalidArgument: the runs cannot be compared.
     """
     rows = [row for path in files for row in read_rows(path)]
     for label, group in groups.items():
-        results = [one.result for run in group if (one := run.last(split)) and one.stage == "after"]
+        results = [
+            evaluation.result for run in group if (evaluation := run.last(split)) and evaluation.stage == "after"
+        ]
         for other in results[1:]:
-            require_same_panel(f"{label}, first seed", results[0], f"{label}, another", other)
+            require_same_task_set(f"{label}, first seed", results[0], f"{label}, another", other)
         numbered = (row_of(label, run, i, split, pass_at=pass_at) for i, run in enumerate(group, 1))
         rows += [row for row in numbered if row]
     return Study.of(rows, baseline)
@@ -268,19 +271,19 @@ def row_of(
     pass_at: as in :func:`study_of`.
     """
     split = split or next(iter(run.splits()), None)
-    stages = {one.stage: one.result for one in run.evaluations if one.split == split}
+    stages = {evaluation.stage: evaluation.result for evaluation in run.evaluations if evaluation.split == split}
     after, before = stages.get(stage), stages.get("before")
     if after is None or split is None:
         return None
-    found = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)
+    seed_in_name = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)
     turns, success = run.series("success_rate", x="turns_total")
     return RunRow(
         label=label,
-        seed=int(found[1]) if found else number,
+        seed=int(seed_in_name[1]) if seed_in_name else number,
         split=split,
-        split_hash=after.panel.split_hash,
-        tasks=after.panel.tasks,
-        tries=after.panel.tries,
+        split_hash=after.task_set.split_hash,
+        tasks=after.task_set.tasks,
+        tries=after.task_set.tries,
         before=before.success.value if before else None,
         after=after.success.value,
         reward_after=after.mean_reward.value,

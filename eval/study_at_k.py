@@ -90,8 +90,8 @@ def measure_studies(study: Study, pass_at: Sequence[int] | None = None) -> list[
 
 def _measured(study: Study, measure: Measure, ks: Sequence[int]) -> MeasureStudy:
     methods = {k: _at(study, measure, k).methods for k in ks}
-    tested = [method.p for of_k in methods.values() for method in of_k if method.p is not None]
-    corrected = iter(holm(tested))
+    p_values = [method.p for of_k in methods.values() for method in of_k if method.p is not None]
+    corrected = iter(holm(p_values))
     return MeasureStudy(
         measure,
         {
@@ -106,7 +106,8 @@ def _at(study: Study, measure: Measure, k: int) -> Study:
     """The study with a measure at k in place of the success rates."""
 
     def measured(row: RunRow) -> RunRow:
-        after, before = ((rates or {}).get(measure.name, {}).get(str(k)) for rates in (row.at_k, row.at_k_before))
+        after = (row.at_k or {}).get(measure.name, {}).get(str(k))
+        before = (row.at_k_before or {}).get(measure.name, {}).get(str(k))
         return row.model_copy(update={"after": after, "before": before})
 
     return Study.of([measured(row) for method in study.methods for row in method.rows], study.baseline)
@@ -115,8 +116,8 @@ def _at(study: Study, measure: Measure, k: int) -> Study:
 def _require_stored(row: RunRow, k: int) -> None:
     stored = (row.at_k or {}).get(PASS.name, {})
     if str(k) not in stored:
-        listed = ", ".join(stored) or "none"
+        available = ", ".join(stored) or "none"
         raise InvalidArgument(
-            f"--pass-at {k}: {row.label}, seed {row.seed}, has no pass@{k} (stored k: {listed}); "
+            f"--pass-at {k}: {row.label}, seed {row.seed}, has no pass@{k} (stored k: {available}); "
             "give its run folder, evaluated with enough episodes per task"
         )

@@ -54,24 +54,24 @@ def number(value: float, share: bool = False) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
-def panel_facts(result: EvalResult) -> list[tuple[str, str]]:
+def task_set_facts(result: EvalResult) -> list[tuple[str, str]]:
     """Environment, split and model of a result."""
-    panel = result.panel
-    kwargs = ", ".join(f"{key}={value!r}" for key, value in sorted(panel.kwargs.items()))
-    tries = "once each" if panel.tries == 1 else f"{panel.tries} times each"
+    task_set = result.task_set
+    kwargs = ", ".join(f"{key}={value!r}" for key, value in sorted(task_set.kwargs.items()))
+    tries = "once each" if task_set.tries == 1 else f"{task_set.tries} times each"
     at = "" if result.temperature is None else f" at temperature {result.temperature:g}"
     return [
-        ("environment", panel.environment + (f" ({kwargs})" if kwargs else "")),
-        ("split", f"{panel.split}, {panel.tasks} tasks {tries}, hash {panel.split_hash}"),
+        ("environment", task_set.environment + (f" ({kwargs})" if kwargs else "")),
+        ("split", f"{task_set.split}, {task_set.tasks} tasks {tries}, hash {task_set.split_hash}"),
         ("model", f"{result.model}{at}"),
     ]
 
 
 def _cut(result: EvalResult) -> str:
     """The share of responses cut at the token limit; empty without any."""
-    if not any(one.cut for one in result.every_try):
+    if not any(attempt.cut for attempt in result.every_try):
         return ""
-    most = result.panel.conditions.get("max_tokens")
+    most = result.task_set.conditions.get("max_tokens")
     return f", {percent(result.cut_rate)} % of the answers cut at {most} tokens (raise max_tokens)"
 
 
@@ -80,15 +80,19 @@ def _withheld(result: EvalResult) -> str:
     return f"; not counted: {result.withheld} refused or filtered by the server" if result.withheld else ""
 
 
-def whole_table(panels: Mapping[str, Mapping[str, EvalResult]]) -> Table:
-    """The success on each of several panels and overall, one column for each result that all panels have."""
-    columns = [name for name in next(iter(panels.values())) if all(name in results for results in panels.values())]
+def whole_table(task_sets: Mapping[str, Mapping[str, EvalResult]]) -> Table:
+    """The success on each of several task sets and overall, one column for each result that all of them have."""
+    columns = [
+        name for name in next(iter(task_sets.values())) if all(name in results for results in task_sets.values())
+    ]
     rows = []
-    for panel, results in panels.items():
-        shown = [results[name] for name in columns]
-        rows.append([panel, str(shown[0].panel.tasks), *(with_interval(one.success) for one in shown)])
+    for name, results in task_sets.items():
+        row_results = [results[name] for name in columns]
+        rows.append(
+            [name, str(row_results[0].task_set.tasks), *(with_interval(result.success) for result in row_results)]
+        )
     tasks = str(sum(int(row[1]) for row in rows))
-    overall = (whole(results[name] for results in panels.values()) for name in columns)
+    overall = (whole(results[name] for results in task_sets.values()) for name in columns)
     return Table(["success %", "tasks", *columns], [*rows, ["the whole", tasks, *map(with_interval, overall)]])
 
 
@@ -112,7 +116,8 @@ def measured(interval: Interval, measure: Measure, signed: bool = False) -> str:
     if measure.share:
         return with_interval(interval, signed)
     sign = "+" if signed else ""
-    value, low, high = (f"{round(end, 2) + 0.0:{sign}.2f}" for end in (interval.value, interval.low, interval.high))
+    numbers = (interval.value, interval.low, interval.high)
+    value, low, high = [f"{round(number, 2) + 0.0:{sign}.2f}" for number in numbers]  # the sum turns -0.0 into 0.0
     return f"{value} [{low}, {high}]"
 
 
@@ -147,8 +152,8 @@ def measured_facts(result: EvalResult) -> list[tuple[str, str]]:
 
 
 def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
-    """The whole result: panel, what was measured, pass@k with several tries, task types."""
-    lines = facts([*panel_facts(result), *measured_facts(result)], width)
+    """The whole result: task set, what was measured, pass@k with several tries, task types."""
+    lines = facts([*task_set_facts(result), *measured_facts(result)], width)
     several = at_k_table({"": result}, shown_ks({"": result}))
     types = types_table({"success %": result})
     parts = [*(several.without("result").split(width) if several else []), *([types] if types else [])]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
+from pydantic import Field
+
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.options import Flag
 
 if TYPE_CHECKING:
     from gagpo.agents.api.answer import Usage
@@ -19,7 +22,7 @@ PREFIX = "openai:"
 
 @dataclass(frozen=True)
 class ApiSettings:
-    """A model behind a server.
+    """A model behind a server. Fields with a ``Flag`` are options of ``gagpo eval``, described by their help text.
 
     model: its name at the server.
     base_url: of a compatible server; None for OpenAI's own.
@@ -32,14 +35,26 @@ class ApiSettings:
     """
 
     model: str
-    base_url: str | None = None
-    key_variable: str = "OPENAI_API_KEY"
-    timeout: float = 120.0
+    base_url: Annotated[str | None, Flag(), Field(description="URL of a compatible server; by default OpenAI's.")] = (
+        None
+    )
+    key_variable: Annotated[
+        str, Flag(), Field(description="Environment variable with the API key; OPENAI_API_KEY by default.")
+    ] = "OPENAI_API_KEY"
+    timeout: Annotated[
+        float, Flag(), Field(description="Timeout of a request in seconds; 120 by default.", ge=0.001)
+    ] = 120.0
     attempts: int = 8
-    input_price: float = 0.0
-    cached_price: float | None = None
-    output_price: float = 0.0
-    limit_cost: float | None = None
+    input_price: Annotated[float, Flag("--price-in"), Field(description="Dollars per million input tokens.", ge=0)] = (
+        0.0
+    )
+    cached_price: Annotated[
+        float | None, Flag("--price-cached"), Field(description="Dollars per million cached input tokens.", ge=0)
+    ] = None
+    output_price: Annotated[
+        float, Flag("--price-out"), Field(description="Dollars per million output tokens.", ge=0)
+    ] = 0.0
+    limit_cost: Annotated[float | None, Flag(), Field(description="Stop at this cost in dollars.", ge=0)] = None
 
     def __post_init__(self) -> None:
         if not self.model:

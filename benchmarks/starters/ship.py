@@ -144,9 +144,9 @@ def _short(path: Path) -> dict[str, object]:
     summary = result.summary()
     kept = ("success", "successes", "episodes", "mean_turns", "invalid_rate", "task_types")
     return {
-        "split": result.panel.split,
-        "split_hash": result.panel.split_hash,
-        "kwargs": result.panel.kwargs,
+        "split": result.task_set.split,
+        "split_hash": result.task_set.split_hash,
+        "kwargs": result.task_set.kwargs,
         "temperature": result.temperature,
         **{name: summary[name] for name in kept},
     }

@@ -72,7 +72,7 @@ def _row(run: Run, seed: int, player: str, env: str, panel: str, turns: float) -
     for stage, result in ends.items():
         if stage in ("before", "after"):
             row[stage] = result.success.value
-    after = ends["after"].panel
+    after = ends["after"].task_set
     return {**row, "tasks": after.tasks, "tries": after.tries, "split": after.split, "split_hash": after.split_hash}
 
 

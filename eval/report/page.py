@@ -19,10 +19,12 @@ def text(value: object, longest: int = LONGEST_TEXT) -> Markup:
     '&lt;b&gt;\\\\x1b\\\\u202e'
     """
     whole = str(value)
-    shown = "".join(map(_visible, whole[:longest]))
+    visible = "".join(map(_visible, whole[:longest]))
     more = len(whole) - longest
-    rest = Markup('<span class="more"> … {} more characters</span>').format(f"{more:,}") if more > 0 else Markup("")
-    return escape(shown) + rest
+    remaining = (
+        Markup('<span class="more"> … {} more characters</span>').format(f"{more:,}") if more > 0 else Markup("")
+    )
+    return escape(visible) + remaining
 
 
 def render(template: str, **values: Any) -> Markup:

@@ -12,7 +12,7 @@ from gagpo.base.core_schema import write_yaml
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import Table
 from gagpo.eval.at_k import shown_ks
-from gagpo.eval.compare import Comparison, DifferentPanels, compare_results
+from gagpo.eval.compare import Comparison, DifferentTaskSets, compare_results
 from gagpo.eval.curves import plot_curves
 from gagpo.eval.episode_files import EpisodeRecord, episode_files, read_episode_file
 from gagpo.eval.health import sentences
@@ -22,8 +22,8 @@ from gagpo.eval.summary import (
     at_k_table,
     measured_facts,
     number,
-    panel_facts,
     percent,
+    task_set_facts,
     types_table,
     whole_table,
     with_interval,
@@ -49,21 +49,21 @@ def write_report(run_folder: str | Path, pass_at: Sequence[int] | None = None) -
     """
     folder = Path(run_folder)
     run = load_run(folder)
-    splits = list(dict.fromkeys([*run.splits(), *(one.split for one in run.evaluations)]))
-    shown = {split: before_and_after(run, split) for split in splits}
-    results = [_result(split, evaluations, pass_at) for split, evaluations in shown.items()]
+    splits = list(dict.fromkeys([*run.splits(), *(evaluation.split for evaluation in run.evaluations)]))
+    evaluations = {split: before_and_after(run, split) for split in splits}
+    results = [_result(split, evaluations, pass_at) for split, evaluations in evaluations.items()]
     page = render(
         "report.html",
         name=run.name,
-        headline=next((one for one in results if one["rise"]), None),
+        headline=next((result for result in results if result["rise"]), None),
         results=results,
-        whole=_whole(run, shown),
+        whole=_whole(run, evaluations),
         curves=_curves(run, folder / "curves.png"),
         broken_lines=run.broken_lines,
         health=sentences(run.metrics),
         seconds=run.seconds(),
         numbers=_numbers(run),
-        samples=[_samples(path) for path in _episode_files(folder, next(iter(shown.values()), []))],
+        samples=[_samples(path) for path in _episode_files(folder, next(iter(evaluations.values()), []))],
         **_what(folder),
     )
     target = folder / "report.html"
@@ -73,42 +73,45 @@ def write_report(run_folder: str | Path, pass_at: Sequence[int] | None = None) -
 
 def before_and_after(run: Run, split: str) -> list[Evaluation]:
     """The evaluations in the table of ``split``: before, after and average, else the last."""
-    of_split = [one for one in run.evaluations if one.split == split]
-    ends = [one for one in of_split if one.stage in STAGES]
+    of_split = [evaluation for evaluation in run.evaluations if evaluation.split == split]
+    ends = [evaluation for evaluation in of_split if evaluation.stage in STAGES]
     return ends or of_split[-1:]
 
 
-def _result(split: str, shown: Sequence[Evaluation], pass_at: Sequence[int] | None) -> dict[str, object]:
+def _result(split: str, evaluations: Sequence[Evaluation], pass_at: Sequence[int] | None) -> dict[str, object]:
     """The tables of a split, one column per evaluation, and the comparison with the first."""
-    results = {one.stage or one.label: one.result for one in shown}
-    measured = zip(*(measured_facts(result) for result in results.values()), strict=False)
-    compared: Comparison | None = None
+    results = {evaluation.stage or evaluation.label: evaluation.result for evaluation in evaluations}
+    rows = zip(*(measured_facts(result) for result in results.values()), strict=False)
+    comparison: Comparison | None = None
     complaint = ""
     try:
-        compared = compare_results(results, pass_at) if len(results) > 1 else None
-    except DifferentPanels as error:
+        comparison = compare_results(results, pass_at) if len(results) > 1 else None
+    except DifferentTaskSets as error:
         complaint = str(error)
-    ends = compared is not None and {"before", "after"} <= results.keys()
+    ends = comparison is not None and {"before", "after"} <= results.keys()
     return {
         "split": split,
-        "panel": "; ".join(text for _, text in panel_facts(shown[-1].result)[:2]),
-        "table": Table(["", *results], [[row[0][0], *(text for _, text in row)] for row in measured]),
+        "task_set": "; ".join(text for _, text in task_set_facts(evaluations[-1].result)[:2]),
+        "table": Table(["", *results], [[row[0][0], *(text for _, text in row)] for row in rows]),
         "at_k": at_k_table(results, shown_ks(results, pass_at)),
-        "at_k_differences": compared.at_k_difference_tables() if compared else [],
+        "at_k_differences": comparison.at_k_difference_tables() if comparison else [],
         "types": types_table(results),
         "complaint": complaint,
-        "differences": compared.difference_table() if compared else None,
-        "note": compared.note if compared else "",
+        "differences": comparison.difference_table() if comparison else None,
+        "note": comparison.note if comparison else "",
         "rates": {label: percent(result.success.value) for label, result in results.items()},
-        "rise": with_interval(compared.differences[0].rise, signed=True) if compared and ends else "",
+        "rise": with_interval(comparison.differences[0].rise, signed=True) if comparison and ends else "",
     }
 
 
-def _whole(run: Run, shown: dict[str, list[Evaluation]]) -> Table | None:
-    """The success before and after training on each of several panels and overall."""
-    found = {split: {one.stage: one.result for one in evaluations} for split, evaluations in shown.items()}
-    panels = {split: results for split, results in found.items() if {"before", "after"} <= results.keys()}
-    return whole_table(panels) if run.envs and len(panels) > 1 else None
+def _whole(run: Run, evaluations_of_splits: dict[str, list[Evaluation]]) -> Table | None:
+    """The success before and after training on each of several task sets and overall."""
+    by_stage = {
+        split: {evaluation.stage: evaluation.result for evaluation in evaluations}
+        for split, evaluations in evaluations_of_splits.items()
+    }
+    task_sets = {split: results for split, results in by_stage.items() if {"before", "after"} <= results.keys()}
+    return whole_table(task_sets) if run.envs and len(task_sets) > 1 else None
 
 
 def _curves(run: Run, path: Path) -> str:
@@ -123,18 +126,19 @@ def _curves(run: Run, path: Path) -> str:
 def _numbers(run: Run) -> Table | None:
     rows = []
     for key in sorted({key for row in run.metrics for key in row} - {"iteration"}):
-        metric, values = find(key), run.series(key)[1]
-        shown = (values[0], values[-1], math.fsum(values) / len(values), min(values), max(values))
-        rows.append([key, *(number(value, metric.share) for value in shown), metric.hint])
+        metric = find(key)
+        values = run.series(key)[1]
+        numbers = (values[0], values[-1], math.fsum(values) / len(values), min(values), max(values))
+        rows.append([key, *(number(value, metric.share) for value in numbers), metric.hint])
     return (
         Table(["metric", "first", "last", "mean", "lowest", "highest", "meaning"], rows, words=(6,)) if rows else None
     )
 
 
-def _episode_files(folder: Path, shown: Sequence[Evaluation]) -> list[Path]:
+def _episode_files(folder: Path, evaluations: Sequence[Evaluation]) -> list[Path]:
     """The episodes of the first table of results, else the first two files."""
     files, _ = episode_files(folder)
-    named = [folder / "episodes" / f"{one.label}.jsonl" for one in shown]
+    named = [folder / "episodes" / f"{evaluation.label}.jsonl" for evaluation in evaluations]
     return [path for path in named if path in files] or files[:2]
 
 
@@ -145,7 +149,8 @@ def _samples(path: Path, each: int = 2) -> dict[str, object]:
         episodes, problems = read_episode_file(path)
     except BadResult as error:
         problems = [str(error)]
-    wins, losses = ([one for one in episodes if one.won is won][:each] for won in (True, False))
+    wins = [episode for episode in episodes if episode.won][:each]
+    losses = [episode for episode in episodes if not episode.won][:each]
     return {"name": path.stem, "episodes": [*wins, *losses], "complaint": problems[0] if problems else ""}
 
 

@@ -26,7 +26,7 @@ class EpisodeCredit:
 
 
 @dataclass(frozen=True)
-class Recredit:
+class CreditCalculator:
     """Computes GAGPO's and GRPO's credit of saved episodes.
 
     penalty: penalty of an invalid turn by environment, ``""`` in a run of one.
@@ -39,27 +39,29 @@ class Recredit:
 
     def __call__(self, episodes: Sequence[EpisodeRecord]) -> list[EpisodeCredit]:
         turns = columns(episodes, self.gagpo.key, self.penalty)
-        turns = turns.with_success_reward([(one.environment or "") in self.success_only for one in episodes])
+        turns = turns.with_success_reward([(episode.environment or "") in self.success_only for episode in episodes])
         credits: dict[str, CreditSettings] = {"gagpo": self.gagpo, "grpo": Grpo()}
         rows = {name: advantages(turns, credit).advantage_N for name, credit in credits.items()}
-        value_N, state_N = Gagpo(gamma=self.gagpo.gamma).value(turns), turns.states()
-        found, start = [], 0
-        for one in episodes:
-            place = slice(start, start + len(one.turns))
-            own = {name: row[place].tolist() for name, row in rows.items()}
-            found.append(EpisodeCredit(own, value_N[place].tolist(), state_N[place].tolist()))
-            start += len(one.turns)
-        return found
+        value_N = Gagpo(gamma=self.gagpo.gamma).value(turns)
+        state_N = turns.states()
+        episode_credits = []
+        start = 0
+        for episode in episodes:
+            place = slice(start, start + len(episode.turns))
+            episode_advantages = {name: row[place].tolist() for name, row in rows.items()}
+            episode_credits.append(EpisodeCredit(episode_advantages, value_N[place].tolist(), state_N[place].tolist()))
+            start += len(episode.turns)
+        return episode_credits
 
 
-def for_run(folder: Path) -> Recredit:
+def credit_of_run(folder: Path) -> CreditCalculator:
     """Credit with the run's own options if it uses GAGPO; nothing that the run names is imported."""
     try:
         settings = RunFolder.open(folder).stored_settings()
     except SettingsError:
-        return Recredit()
+        return CreditCalculator()
     credit = settings.algorithm.credit
-    return Recredit(
+    return CreditCalculator(
         credit if isinstance(credit, Gagpo) else Gagpo(),
         {env.name: settings.invalid_penalty for env in settings.all_environments},
         {env.name for env in settings.all_environments if settings.reward == "success"},
@@ -68,17 +70,17 @@ def for_run(folder: Path) -> Recredit:
 
 def columns(episodes: Sequence[EpisodeRecord], key: str, penalty: Mapping[str, float]) -> Turns:
     """Saved episodes as columns for credit; environments without states use observations as states."""
-    pairs = [(one.environment or "", turn) for one in episodes for turn in one.turns]
+    pairs = [(episode.environment or "", turn) for episode in episodes for turn in episode.turns]
     stateless = {env for env, turn in pairs if turn.state is None}
     keyed = {env for env, _ in pairs if key in ("auto", "state")} - stateless
     return Turns.of(
         reward_N=np.array([turn.reward for _, turn in pairs], np.float64),
-        episode_N=np.repeat(np.arange(len(episodes)), [len(one.turns) for one in episodes]),
-        group_E=intern((one.group, one.task) for one in episodes),
+        episode_N=np.repeat(np.arange(len(episodes)), [len(episode.turns) for episode in episodes]),
+        group_E=intern((episode.group, episode.task) for episode in episodes),
         state_N=intern((env, turn.state if env in keyed else turn.observation) for env, turn in pairs),
         penalty_N=np.array([0.0 if turn.valid else penalty.get(env, 0.0) for env, turn in pairs]),
         tokens_N=np.ones(len(pairs), np.int64),
-        truncated_E=np.array([one.outcome == "truncated" for one in episodes], np.bool_),
-        success_E=np.array([one.won for one in episodes], np.bool_),
-        env_E=intern(one.environment for one in episodes) if len({env for env, _ in pairs}) > 1 else None,
+        truncated_E=np.array([episode.outcome == "truncated" for episode in episodes], np.bool_),
+        success_E=np.array([episode.won for episode in episodes], np.bool_),
+        env_E=intern(episode.environment for episode in episodes) if len({env for env, _ in pairs}) > 1 else None,
     )

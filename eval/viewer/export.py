@@ -17,7 +17,7 @@ import numpy as np
 
 from gagpo.base import durable
 from gagpo.eval.episode_files import EpisodeRecord, read_episode_file
-from gagpo.eval.viewer.credit import EpisodeCredit, Recredit, for_run
+from gagpo.eval.viewer.credit import CreditCalculator, EpisodeCredit, credit_of_run
 from gagpo.eval.viewer.index import (
     FORMAT,
     LARGE,
@@ -47,14 +47,14 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
     Links and other files among a run's episodes that are not regular are skipped with a warning.
 
     Raises:
-        BadResult: a folder is not a run, there are no episodes, or ``output`` holds other files.
+        BadResult: a folder is not a run, there are no episodes, or ``output`` has other files.
     """
     require_replaceable(output)
-    opened = [open_path(path) for path in paths]
-    skipped = [problem for *_, problems_of_run in opened for problem in problems_of_run]
+    contents = [open_path(path) for path in paths]
+    skipped = [problem for *_, problems_of_run in contents for problem in problems_of_run]
     for problem in skipped:
         LOG.warning("%s", problem)
-    if not any(files for _, files, _ in opened):
+    if not any(files for _, files, _ in contents):
         raise BadResult(
             f"{paths[0]} holds no episodes to look at (no episodes/*.jsonl); train with "
             "training.keep_episodes=1, or wait for its first evaluation"
@@ -67,23 +67,23 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
             if page.name.endswith((".html", ".css", ".js")):
                 (part / page.name).write_bytes(page.read_bytes())
         sources = []
-        for number, (path, (_, files, _)) in enumerate(zip(paths, opened, strict=True)):
-            recredit = for_run(home_of(path))
-            sources += [_write_file(data, number, file, recredit) for file in files]
+        for number, (path, (_, files, _)) in enumerate(zip(paths, contents, strict=True)):
+            calculate_credit = credit_of_run(home_of(path))
+            sources += [_write_file(data, number, file, calculate_credit) for file in files]
         if not any(source.groups for source in sources):
             raise BadResult(f"{paths[0]} holds no finished episode")
         sources.sort(key=reading_order)
-        runs = [run for run, *_ in opened]
+        runs = [run for run, *_ in contents]
         _write_script(data / "index.js", "viewer.load", index(runs, sources, [*problems, *skipped]))
     return output / "index.html"
 
 
-def _write_file(data: Path, run: int, path: Path, recredit: Recredit) -> EpisodeFile:
+def _write_file(data: Path, run: int, path: Path, calculate_credit: CreditCalculator) -> EpisodeFile:
     """Write the shards of one file of episodes; return its entry in the index."""
     source = describe_file(run, path.stem)
     episodes, source.problems = read_episode_file(path)
     groups = _grouped(episodes)
-    credited = _credited(recredit, [one for group in groups for one in group])
+    credited = _credited(calculate_credit, [episode for group in groups for episode in group])
     shard: list[dict[str, object]] = []
     size = 0
     for group in groups:
@@ -91,12 +91,15 @@ def _write_file(data: Path, run: int, path: Path, recredit: Recredit) -> Episode
         differ = _disagreements(credit)
         record: dict[str, object] = {"episodes": [_shown(*of) for of in zip(group, credit, differ, strict=True)]}
         source.groups.append(_entry(group, differ, len(source.shards), len(shard)))
-        source.episodes += [EpisodeEntry(_flags(one), round(one.reward, 6), one.played) for one in group]
+        source.episodes += [
+            EpisodeEntry(_flags(episode), round(episode.reward, 6), episode.num_turns) for episode in group
+        ]
         shard.append(record)
         size += len(json.dumps(record))
         if size > SHARD:
             _write_shard(data, source, shard)
-            shard, size = [], 0
+            shard = []
+            size = 0
     if shard:
         _write_shard(data, source, shard)
     return source
@@ -127,28 +130,29 @@ def require_replaceable(folder: Path) -> None:
 def _grouped(episodes: Sequence[EpisodeRecord]) -> list[list[EpisodeRecord]]:
     """Episodes by task and group number, in the order of the file."""
     groups: dict[tuple[int, str], list[EpisodeRecord]] = {}
-    for one in episodes:
-        groups.setdefault((one.group, one.task), []).append(one)
+    for episode in episodes:
+        groups.setdefault((episode.group, episode.task), []).append(episode)
     return list(groups.values())
 
 
-def _credited(recredit: Recredit, episodes: Sequence[EpisodeRecord]) -> Iterator[EpisodeCredit | None]:
+def _credited(calculate_credit: CreditCalculator, episodes: Sequence[EpisodeRecord]) -> Iterator[EpisodeCredit | None]:
     """Credit of every episode; None if it has no turns or failed."""
-    usable = [one for one in episodes if one.turns and one.outcome != "failed"]
-    found = iter(recredit(usable)) if usable else iter(())
-    return (next(found) if one.turns and one.outcome != "failed" else None for one in episodes)
+    usable = [episode for episode in episodes if episode.turns and episode.outcome != "failed"]
+    credits = iter(calculate_credit(usable)) if usable else iter(())
+    return (next(credits) if episode.turns and episode.outcome != "failed" else None for episode in episodes)
 
 
 def _entry(group: Sequence[EpisodeRecord], differ: Sequence[list[bool]], shard: int, place: int) -> GroupEntry:
-    turns = sum(one.played for one in group) / len(group)
-    wins, compared = sum(one.won for one in group), sum(map(len, differ))
-    share = sum(map(sum, differ)) / compared if compared else 0.0
+    turns = sum(episode.num_turns for episode in group) / len(group)
+    wins = sum(episode.won for episode in group)
+    turns_compared = sum(map(len, differ))
+    share = sum(map(sum, differ)) / turns_compared if turns_compared else 0.0
     return GroupEntry(group[0].task, group[0].kind, len(group), wins, round(turns, 2), round(share, 4), shard, place)
 
 
 def _disagreements(group: Sequence[EpisodeCredit | None]) -> list[list[bool]]:
     """Of every turn of a group, whether the two algorithms give it large advantages of opposite signs."""
-    rows = [np.array([*one.advantages.values()]) if one else np.zeros((2, 0)) for one in group]
+    rows = [np.array([*credit.advantages.values()]) if credit else np.zeros((2, 0)) for credit in group]
     everything = np.concatenate(rows, axis=1)
     if len(group) < 2 or not everything.size:
         return [[] for _ in group]
@@ -156,16 +160,16 @@ def _disagreements(group: Sequence[EpisodeCredit | None]) -> list[list[bool]]:
     return [((abs(row) > least).all(axis=0) & (row[0] * row[1] < 0)).tolist() for row in rows]
 
 
-def _flags(one: EpisodeRecord) -> int:
-    outcome = OUTCOMES.index(one.outcome) if one.outcome in OUTCOMES else 0
-    return int(one.won) | outcome << 1 | (one.kept is False) << 3
+def _flags(episode: EpisodeRecord) -> int:
+    outcome = OUTCOMES.index(episode.outcome) if episode.outcome in OUTCOMES else 0
+    return int(episode.won) | outcome << 1 | (episode.kept is False) << 3
 
 
-def _shown(one: EpisodeRecord, credit: EpisodeCredit | None, differ: list[bool]) -> dict[str, object]:
-    record: dict[str, object] = one.model_dump(exclude_none=True)
+def _shown(episode: EpisodeRecord, credit: EpisodeCredit | None, differ: list[bool]) -> dict[str, object]:
+    record: dict[str, object] = episode.model_dump(exclude_none=True)
     if credit is not None:
         record["credit"] = {name: [round(a, 5) for a in row] for name, row in credit.advantages.items()}
-        record["differs"] = [int(one) for one in differ]
+        record["differs"] = [int(differs) for differs in differ]
         record["states"] = credit.states
         record["values"] = [round(value, 5) for value in credit.values]
     return record

@@ -38,7 +38,7 @@ class GroupEntry:
 
 @dataclass(frozen=True)
 class EpisodeEntry:
-    """One episode in the index; ``flags`` hold success in bit 0, outcome in bits 1-2, left out of training in bit 3."""
+    """One episode in the index; ``flags``: success in bit 0, outcome in bits 1-2, left out of training in bit 3."""
 
     flags: int
     reward: float
@@ -128,25 +128,27 @@ def _run(run: Run) -> dict[str, object]:
 
 def _ends(run: Run, split: str) -> dict[str, object]:
     """Every evaluation of the trained weights, of which the last is the run's result, and that of their average."""
-    averages = [one for one in run.evaluations if (one.stage, one.split) == ("average", split)]
+    averages = [
+        evaluation for evaluation in run.evaluations if (evaluation.stage, evaluation.split) == ("average", split)
+    ]
     return {
-        "trained": [_evaluation(one) for one in run.trained(split)],
+        "trained": [_evaluation(evaluation) for evaluation in run.trained(split)],
         "average": _evaluation(averages[0]) if averages else None,
     }
 
 
-def _evaluation(one: Evaluation) -> dict[str, object]:
+def _evaluation(evaluation: Evaluation) -> dict[str, object]:
     return {
-        "label": one.label,
-        "stage": one.stage,
-        "iteration": one.iteration,
-        "panel": one.result.panel.split_hash,
-        "success": one.result.success.record(),
+        "label": evaluation.label,
+        "stage": evaluation.stage,
+        "iteration": evaluation.iteration,
+        "task_set": evaluation.result.task_set.split_hash,
+        "success": evaluation.result.success.record(),
     }
 
 
 def settings_that_differ(settings: Sequence[dict[str, str]]) -> dict[str, list[str | None]]:
     """Settings that differ between runs, with the value in each; None if not set."""
-    names = dict.fromkeys(name for one in settings for name in one)
-    found = {name: [one.get(name) for one in settings] for name in names}
-    return {name: values for name, values in found.items() if len(set(values)) > 1}
+    names = dict.fromkeys(name for run_settings in settings for name in run_settings)
+    values_by_name = {name: [run_settings.get(name) for run_settings in settings] for name in names}
+    return {name: values for name, values in values_by_name.items() if len(set(values)) > 1}

@@ -23,10 +23,10 @@ def open_path(path: Path) -> tuple[Run, list[Path], list[str]]:
         return Run(path, (), 0, ()), [path], []
     stage, split, iteration = read_label(path.stem)
     result = EvalResult.load(path)
-    evaluation = Evaluation(path.stem, stage or "after", split or result.panel.split, iteration, result)
-    played = home_of(path) / "episodes" / f"{path.stem}.jsonl"  # of the same evaluation, in a run folder
-    has_episodes = played.is_file() and not played.is_symlink()
-    return Run(path, (), 0, (evaluation,)), [played if has_episodes else path], []
+    evaluation = Evaluation(path.stem, stage or "after", split or result.task_set.split, iteration, result)
+    episodes = home_of(path) / "episodes" / f"{path.stem}.jsonl"  # of the same evaluation, in a run folder
+    has_episodes = episodes.is_file() and not episodes.is_symlink()
+    return Run(path, (), 0, (evaluation,)), [episodes if has_episodes else path], []
 
 
 def home_of(path: Path) -> Path:
@@ -38,29 +38,29 @@ def runs_in(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """The files and run folders among ``paths`` or directly inside them, and errors of runs that cannot be read.
 
     Raises:
-        BadResult: a path does not exist, or a folder neither is a run nor holds one.
+        BadResult: a path does not exist, or a folder neither is a run nor contains one.
     """
-    found: list[Path] = []
+    readable: list[Path] = []
     problems: list[str] = []
     for folder in paths:
         if not folder.exists():
             raise BadResult(f"{folder}: no such run folder or file")
         if folder.is_file() or is_run(folder):
-            found.append(folder)
+            readable.append(folder)
             continue
-        inside = sorted(one for one in folder.iterdir() if not one.name.startswith(".") and is_run(one))
+        inside = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and is_run(path))
         if not inside:
             raise BadResult(f"{folder}: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)")
-        for one in inside:
+        for path in inside:
             try:
-                load_run(one)
+                load_run(path)
             except BadResult as error:
                 problems.append(str(error))
             else:
-                found.append(one)
-    if not found:
+                readable.append(path)
+    if not readable:
         raise BadResult(f"none of the runs can be read: {problems[0]}")
-    return found, problems
+    return readable, problems
 
 
 def is_run(folder: Path) -> bool:

@@ -22,6 +22,18 @@ def by_name(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
+class Flag:
+    """Marks a field that is an option of a command, in its ``Annotated`` type.
+
+    names: as they are typed, such as ``--env``; by default the field's name with dashes.
+    panel: of a field that is a section: the title under which the help lists the section's options, "" for none.
+    """
+
+    def __init__(self, *names: str, panel: str = ""):
+        self.names = names
+        self.panel = panel
+
+
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 _WORDS = {

@@ -27,7 +27,7 @@ def check(
         ),
     ],
     kwargs: Kwargs = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Tasks played in each check.")] = 8,
+    episodes: Annotated[int, typer.Option(min=1, help="Tasks of each check.")] = 8,
     as_json: Json = False,
 ) -> None:
     """Check an environment: splits, exact resets, determinism, expert, garbage actions and more."""
@@ -97,9 +97,9 @@ def new(
             print_json({"files": [str(copy)]})
         return
     env = f"{class_name(name)}-v0"
-    made = new_environment(name, folder)
-    say("\n".join(map(str, made)))
+    files = new_environment(name, folder)
+    say("\n".join(map(str, files)))
     there = "" if folder.resolve() == Path.cwd() else f"cd {quote(str(folder))}; "  # where Python finds the module
-    say(f"next: {there}gagpo check {name}:{env}; gagpo sft {made[1].name}; gagpo train {made[1].name}")
+    say(f"next: {there}gagpo check {name}:{env}; gagpo sft {files[1].name}; gagpo train {files[1].name}")
     if as_json:
-        print_json({"files": [str(path) for path in made]})
+        print_json({"files": [str(path) for path in files]})

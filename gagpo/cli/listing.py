@@ -29,10 +29,10 @@ def list_everything(
     from gagpo.base.tables import Table
     from gagpo.base.terminal import is_terminal
 
-    listed = everything(runs, models)
-    rows = [astuple(one) for one in listed]
+    items = everything(runs, models)
+    rows = [astuple(item) for item in items]
     if as_json:
-        print_json([vars(one) for one in listed])
+        print_json([vars(item) for item in items])
     elif is_terminal(sys.stdout):
         print_table(Table(["kind", "name", "about", "from", "problem"], rows, words=range(5)))
     else:
@@ -40,7 +40,7 @@ def list_everything(
 
 
 @dataclass(frozen=True)
-class Listed:
+class CatalogEntry:
     """One row of the list.
 
     kind: config, environment, algorithm, engine, model or run.
@@ -55,7 +55,7 @@ class Listed:
     problem: str = ""
 
 
-def environments() -> list[Listed]:
+def environments() -> list[CatalogEntry]:
     """The suite's environments, and those of entry points in the group ``gagpo.environments``.
 
     An entry point maps an id to the module that registers it: ``"Guess-v0" = "guess"``. A package that fails to import
@@ -66,13 +66,13 @@ def environments() -> list[Listed]:
     import gagpo.envs  # noqa: F401 (registers the suite's own)
     from gagpo.envs.lookup import ENVIRONMENTS
 
-    own = [name for name in gymnasium.registry if name.startswith("gagpo/")]
-    found = [Listed("environment", name, problem=_missing(name)) for name in own]
+    ids = [name for name in gymnasium.registry if name.startswith("gagpo/")]
+    items = [CatalogEntry("environment", name, problem=_missing(name)) for name in ids]
     for point in ENVIRONMENTS.offered().values():
         package = point.dist.name if point.dist else point.module
         problem = _problem(point.module, point.name)
-        found.append(Listed("environment", point.name, package=package, problem=problem))
-    return sorted(found, key=lambda one: (one.package != "gagpo", one.name))
+        items.append(CatalogEntry("environment", point.name, package=package, problem=problem))
+    return sorted(items, key=lambda item: (item.package != "gagpo", item.name))
 
 
 def _missing(name: str) -> str:
@@ -103,36 +103,36 @@ def _problem(module: str, name: str) -> str:
     return "" if name in gymnasium.registry else f"{module} registers no {name}"
 
 
-def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[Listed]:
+def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[CatalogEntry]:
     """Shipped configs, environments, algorithms, engines, shipped models, local models and runs."""
     from gagpo.algorithms import PRESETS
     from gagpo.model import pretrained
     from gagpo.settings import shipped_configs
 
-    listed = [Listed("config", name, first_comment(path)) for name, path in shipped_configs().items()]
-    listed += environments()
-    listed += _families_of_environments()
-    listed += [Listed("algorithm", name) for name in sorted(PRESETS)]
+    items = [CatalogEntry("config", name, first_comment(path)) for name, path in shipped_configs().items()]
+    items += environments()
+    items += _families_of_environments()
+    items += [CatalogEntry("algorithm", name) for name in sorted(PRESETS)]
     for package in ("transformers", "vllm"):
         missing = "" if find_spec(package) else f"the package {package} is not installed"
-        listed.append(Listed("engine", package, package=package, problem=missing))
+        items.append(CatalogEntry("engine", package, package=package, problem=missing))
     missing = "" if os.environ.get("OPENAI_API_KEY") else "needs OPENAI_API_KEY, or --base-url for another server"
-    listed.append(Listed("model", "openai:MODEL", "behind a server, for gagpo eval", "openai", missing))
-    listed += _starters()
-    listed += [Listed("model", name, _origin(name), one.package) for name, one in pretrained.MODELS.items()]
+    items.append(CatalogEntry("model", "openai:MODEL", "behind a server, for gagpo eval", "openai", missing))
+    items += _starters()
+    items += [CatalogEntry("model", name, _origin(name), model.package) for name, model in pretrained.MODELS.items()]
     for kind, folder, mark in (("model", models, "config.json"), ("run", runs, "config.yaml")):
-        listed += [Listed(kind, str(path.parent), package="") for path in sorted(folder.glob(f"*/{mark}"))]
-    return listed
+        items += [CatalogEntry(kind, str(path.parent), package="") for path in sorted(folder.glob(f"*/{mark}"))]
+    return items
 
 
-def _families_of_environments() -> list[Listed]:
+def _families_of_environments() -> list[CatalogEntry]:
     """How to name the environments of packages that are not registered one by one."""
     packages = {
         "reasoning_gym": ("reasoning_gym:leg_counting; one answer to a generated problem", "gagpo[reasoning-gym]"),
         "textarena": ("textarena:GuessTheNumber-v0; single-player games", "textarena"),
     }
     return [
-        Listed(
+        CatalogEntry(
             "environment",
             f"{package}:NAME",
             f"such as {about}",
@@ -150,18 +150,18 @@ def _origin(name: str) -> str:
     return f"gagpo models get {name}" if pretrained.is_missing(name) else str(pretrained.place_of(name))
 
 
-def _starters() -> list[Listed]:
+def _starters() -> list[CatalogEntry]:
     """The shipped models with size and results."""
     from gagpo.eval.statistics import Interval
     from gagpo.eval.summary import with_interval
     from gagpo.model import starters
 
-    found = []
-    for one in map(starters.find, starters.names()):
+    items = []
+    for starter in map(starters.find, starters.names()):
         rates = [
             f"{name} {with_interval(Interval(**result['success']))} %"
-            for name, result in one.manifest["results"].items()
+            for name, result in starter.manifest["results"].items()
         ]
-        size = f"{one.manifest['parameters'] / 1e6:.2f} M parameters, {one.size / 2**20:.1f} MiB"
-        found.append(Listed("model", starters.PREFIX + one.name, "; ".join([size, *rates])))
-    return found
+        size = f"{starter.manifest['parameters'] / 1e6:.2f} M parameters, {starter.size / 2**20:.1f} MiB"
+        items.append(CatalogEntry("model", starters.PREFIX + starter.name, "; ".join([size, *rates])))
+    return items

@@ -17,7 +17,7 @@ import typer
 from gagpo.base import once
 from gagpo.base.errors import Terminated
 from gagpo.base.terminal import cleaned
-from gagpo.cli import environments, evaluate, examples, listing, models, planning, prompts, train, view
+from gagpo.cli import compare, environments, evaluate, examples, listing, models, planning, prompts, train, view
 from gagpo.cli.command import Command, Program
 
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -33,8 +33,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         import gagpo
 
         print(f"gagpo {gagpo.__version__}")
@@ -50,7 +50,7 @@ def options(
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
 
 
-for commands in (train, evaluate, view, environments, planning, models, prompts, listing):
+for commands in (train, evaluate, compare, view, environments, planning, models, prompts, listing):
     commands.add_to(app)
 examples.add_to(app)
 for command in app.registered_commands:
@@ -132,7 +132,7 @@ def _advice(error: Exception) -> str:
 
 def _hint(option: str, parameters: Sequence[Any]) -> None:
     """Suggest a setting for an unknown ``option`` of a command that takes overrides."""
-    if not option or not any(one.name == "overrides" for one in parameters):
+    if not option or not any(parameter.name == "overrides" for parameter in parameters):
         return
     from gagpo.settings import RunSettings
     from gagpo.settings.keys import nearest_key

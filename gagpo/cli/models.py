@@ -23,7 +23,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def models(
-    wanted: Annotated[
+    action: Annotated[
         ModelAction | None, typer.Argument(help="`get` a pretrained model, or convert a GGUF file.")
     ] = None,
     name: Annotated[str | None, typer.Argument(help="Name of the model, such as smollm2-135m, or a GGUF file.")] = None,
@@ -35,15 +35,15 @@ def models(
     from gagpo.base.tables import facts, text_width
     from gagpo.model import pretrained
 
-    known = pretrained.MODELS
-    if wanted is None:
-        about = {one: f"{model.hub}, {model.megabytes} MB, {model.licence}" for one, model in known.items()}
+    available = pretrained.MODELS
+    if action is None:
+        about = {label: f"{model.hub}, {model.megabytes} MB, {model.licence}" for label, model in available.items()}
         say(*facts(list(about.items()), text_width(most=200)))
         if as_json:
             print_json(about)
         return
     if name is None:
-        raise InvalidArgument(f"gagpo models get needs a name: {', '.join(known)}, or a GGUF file")
+        raise InvalidArgument(f"gagpo models get needs a name: {', '.join(available)}, or a GGUF file")
     path = Path(name)
     if path.suffix != ".gguf" and to is not None:
         raise InvalidArgument(f"--to is for GGUF files; {name} is kept in {pretrained.place_of(name)}")

@@ -29,16 +29,16 @@ def values(pairs: list[str] | None) -> dict[str, object]:
     from gagpo.base.core_schema import NotYaml, parse_yaml
     from gagpo.base.errors import InvalidArgument
 
-    found = {}
+    arguments = {}
     for pair in pairs or []:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise InvalidArgument(f"an argument must be name=value, got {pair!r}")
         try:
-            found[name] = parse_yaml(text)
+            arguments[name] = parse_yaml(text)
         except NotYaml as error:
             raise InvalidArgument(f"argument {pair!r:.80}: the value is not YAML ({error}); quote it") from None
-    return found
+    return arguments
 
 
 def say(*lines: str) -> None:

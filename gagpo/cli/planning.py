@@ -46,28 +46,28 @@ def plan(
     guess = guess_of(settings) if run is None else measured_guess(RunFolder.open(run).metrics())
     here = memory_here(settings.device)
     memories = gpu_memory or ([here] if here else [])
-    made = make_plan(settings, guess, shape, memories[0] if memories else None)
+    memory_plan = make_plan(settings, guess, shape, memories[0] if memories else None)
     verdicts = [judge(settings, guess, memory, shape) for memory in memories]
-    print_table(_table(settings.model, made))
-    for line in _lines(made, settings.training.iterations):
+    print_table(_table(settings.model, memory_plan))
+    for line in _lines(memory_plan, settings.training.iterations):
         say(line)
     for verdict in verdicts:
         say(f"{verdict.gigabytes:.0f} GB: {verdict.advice}")
     if not verdicts:
         say(f"device {settings.device} was not found: give a GPU's memory, for example --gpu-memory 80")
     if as_json:
-        print_json({**made.record(), "gpus": [{**vars(verdict), "fits": verdict.fits} for verdict in verdicts]})
+        print_json({**memory_plan.record(), "gpus": [{**vars(verdict), "fits": verdict.fits} for verdict in verdicts]})
     if verdicts and not any(verdict.fits for verdict in verdicts):
         raise typer.Exit(1)
 
 
-def _table(model: str, made: MemoryPlan) -> Table:
+def _table(model: str, memory_plan: MemoryPlan) -> Table:
     from gagpo.base.tables import Table
     from gagpo.planning.memory import GB, PHASES
 
-    on_device = [part for part in made.parts if not part.host]
-    digits = 2 if made.peak()[0] > GB else 4
-    title = f"{model}: {made.shape.parameters / 1e6:,.1f} M parameters"
+    on_device = [part for part in memory_plan.parts if not part.host]
+    digits = 2 if memory_plan.peak()[0] > GB else 4
+    title = f"{model}: {memory_plan.shape.parameters / 1e6:,.1f} M parameters"
     header = ["part", *(f"{phase}, GB" for phase in PHASES), "what"]
     rows = [
         [part.name, *(f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES), part.note]
@@ -78,22 +78,23 @@ def _table(model: str, made: MemoryPlan) -> Table:
     return Table(header, rows, title, words=(0, len(header) - 1), total=True)
 
 
-def _lines(made: MemoryPlan, iterations: int) -> list[str]:
+def _lines(memory_plan: MemoryPlan, iterations: int) -> list[str]:
     from gagpo.planning.memory import GB
 
-    tokens, disk = made.tokens, made.disk
+    tokens = memory_plan.tokens
+    disk = memory_plan.disk
     lines = [
         f"tokens of an iteration: {tokens['guess']:,.0f} sampled (at most {tokens['most']:,.0f}), "
         f"{tokens['trained_on']:,.0f} read in training, {tokens['row']:,.0f} in a row",
         f"disk: {disk['most'] / GB:.3g} GB, checkpoints of {disk['checkpoint'] / GB:.3g} GB: {disk['keep']:.0f} kept"
         f"{', the best one' if disk['best'] else ''} and one being written",
     ]
-    if made.on_host():
-        names = ", ".join(part.name for part in made.parts if part.host)
-        lines.append(f"host: {made.on_host() / GB:.3g} GB of its memory for each process: {names}")
-    if made.hours is None:
+    if memory_plan.on_host():
+        names = ", ".join(part.name for part in memory_plan.parts if part.host)
+        lines.append(f"host: {memory_plan.on_host() / GB:.3g} GB of its memory for each process: {names}")
+    if memory_plan.hours is None:
         return [*lines, "hours: unknown without --run"]
-    return [*lines, f"hours: {made.hours:,.3g} for {iterations} iterations"]
+    return [*lines, f"hours: {memory_plan.hours:,.3g} for {iterations} iterations"]
 
 
 def profile(
@@ -110,8 +111,8 @@ def profile(
 
     shares = profiling.profile(settings, iterations)
     rollout = settings.rollout
-    played = f"{rollout.tasks} x {rollout.samples} episodes"
-    print_table(shares.table(f"{config}: {played}, mean of {iterations} iterations"))
+    episodes = f"{rollout.tasks} x {rollout.samples} episodes"
+    print_table(shares.table(f"{config}: {episodes}, mean of {iterations} iterations"))
     last = shares.metrics[-1]
     say(
         f"{last['tokens_per_second']:,.0f} response tokens per second; the update read "
@@ -140,22 +141,23 @@ def doctor(
     require_device(device or "cpu")
     if launch.starts_ranks(processes):
         words = ["--engine", engine, "--dtype", dtype, "--processes", str(processes), "--runs", str(runs)]
-        given = [*(["--device", device] if device else []), *(["--json"] if as_json else [])]
-        launch.run(processes, ["doctor", *words, *given])
+        flags = [*(["--device", device] if device else []), *(["--json"] if as_json else [])]
+        launch.run(processes, ["doctor", *words, *flags])
         return
     import torch
 
     from gagpo.distributed.ranks import joined
     from gagpo.planning.doctor import Machine, device_of, examine
 
-    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with joined() as ranks:
         if ranks.first:
-            say(f"gagpo doctor --device {chosen} --processes {ranks.world_size} --engine {engine} --dtype {dtype}")
+            say(f"gagpo doctor --device {device} --processes {ranks.world_size} --engine {engine} --dtype {dtype}")
         torch.set_num_threads(1)  # the model is tiny, and other processes may use the cores
-        machine = Machine(device_of(chosen, ranks), engine, dtype, runs, ranks)
+        machine = Machine(device_of(device, ranks), engine, dtype, runs, ranks)
         findings = examine(machine, lambda finding: say(*finding.lines()))
-    failed, warnings = ([one.name for one in findings if one.verdict == kind] for kind in ("failed", "warning"))
+    failed = [finding.name for finding in findings if finding.verdict == "failed"]
+    warnings = [finding.name for finding in findings if finding.verdict == "warning"]
     if ranks.first:
         for kind, names in (("warning", warnings), ("failed", failed)):
             if names:

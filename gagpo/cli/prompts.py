@@ -30,7 +30,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def prompts(
-    wanted: Annotated[
+    action: Annotated[
         PromptAction | None, typer.Argument(help="`show` a shipped prompt, or `preview` a config's.")
     ] = None,
     name: Annotated[str | None, typer.Argument(help="Name of the prompt, or the config.")] = None,
@@ -46,21 +46,21 @@ def prompts(
     from gagpo.base.nearest import hint
     from gagpo.base.tables import facts, text_width
 
-    known = shipped_prompts()
-    if wanted is None:
-        found = {one: first_comment(path) for one, path in known.items()}
-        say(*facts(list(found.items()), text_width(most=200)))
+    available = shipped_prompts()
+    if action is None:
+        comments = {label: first_comment(path) for label, path in available.items()}
+        say(*facts(list(comments.items()), text_width(most=200)))
         say("\n`gagpo prompts show NAME > mine.yaml` makes a copy to change; context.prompt=mine.yaml uses it.")
         if as_json:
-            print_json(found)
+            print_json(comments)
     elif name is None:
         raise InvalidArgument(
-            f"gagpo prompts {wanted} needs a name: one of {', '.join(known)}, or for preview a config"
+            f"gagpo prompts {action} needs a name: one of {', '.join(available)}, or for preview a config"
         )
-    elif wanted is PromptAction.SHOW:
-        if name not in known:
-            raise InvalidArgument(f"there is no shipped prompt {name!r:.80}; {hint(name, known)}")
-        print(known[name].read_text(encoding="utf-8"), end="")
+    elif action is PromptAction.SHOW:
+        if name not in available:
+            raise InvalidArgument(f"there is no shipped prompt {name!r:.80}; {hint(name, available)}")
+        print(available[name].read_text(encoding="utf-8"), end="")
     else:
         records = _preview(name, overrides or [], turns, env, answer)
         if as_json:
@@ -77,30 +77,31 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
     from gagpo.settings.machine import require_model
 
     settings = load_stored(config, overrides)
-    chosen = settings.only_environment if name is None else settings.environment_named(name)
+    env_settings = settings.only_environment if name is None else settings.environment_named(name)
     model = model_or_base(settings)
     require_model(model)
     tokenizer = load_tokenizer(model, settings.revision, trust_remote_code=settings.trust_remote_code)
-    env = make_with_expert(chosen.environment.id, chosen.environment.kwargs)
+    env = make_with_expert(env_settings.environment.id, env_settings.environment.kwargs)
     try:
-        context = make_context(tokenizer, env, **dict(chosen.context))
-        task = tasks_of(env, chosen.environment.split).require().ids[0]
-        say(f"prompt {chosen.context.prompt.label}, model {model}, task {task}")
+        context = make_context(tokenizer, env, **dict(env_settings.context))
+        task = tasks_of(env, env_settings.environment.split).require().ids[0]
+        say(f"prompt {env_settings.context.prompt.label}, model {model}, task {task}")
         before: list[int] = []
         records: list[object] = []
         for number, (turn, source) in enumerate(itertools.islice(preview(env, context, task, answer), turns), 1):
             ids = turn.prompt_ids.tolist()
-            known = len(before) if ids[: len(before)] == before else 0
+            cached = len(before) if ids[: len(before)] == before else 0
             before = ids + turn.response_ids.tolist()
-            read, written = tokenizer.decode(ids), tokenizer.decode(turn.response_ids)
+            new_prompt = tokenizer.decode(ids)
+            response = tokenizer.decode(turn.response_ids)
             counts = {"prompt_tokens": len(ids), "response_tokens": len(turn.response_ids)}
-            records.append({"prompt": read, "response": written, "action": turn.action, **counts})
+            records.append({"prompt": new_prompt, "response": response, "action": turn.action, **counts})
             say(
-                f"\n--- turn {number}: the model reads {len(ids)} tokens" + f", {known} of them known" * bool(known),
-                tokenizer.decode(ids[known:]),
+                f"\n--- turn {number}: the model reads {len(ids)} tokens" + f", {cached} of them known" * bool(cached),
+                tokenizer.decode(ids[cached:]),
                 f"--- turn {number}: it writes {len(turn.response_ids)} tokens, which are trained on ({source})",
             )
-            _print_trained(written)
+            _print_trained(response)
             say(f"--- turn {number}: the parser reads {_found(turn)}")
     finally:
         env.close()

@@ -48,7 +48,8 @@ def train(
     changes = [*(overrides or []), *(f"environment.kwargs.{pair}" for pair in kwargs or [])]
     if resume is not None:
         if config is not None and "=" in config:
-            changes, config = [config, *changes], None
+            changes = [config, *changes]
+            config = None
         if config is not None:
             raise SettingsError("give a settings file to start a run, or --resume RUN to continue one (not both)")
     elif config is None:
@@ -58,20 +59,21 @@ def train(
     with launch.open_run(config, changes, runs, resume, auto, quiet, as_json) as (folder, ranks):
         if ranks is None:  # child processes have trained
             return
-        begun, first = time.monotonic(), 0.0
+        start = time.monotonic()
+        first = 0.0
         if resume is not None and ranks.first and folder.finished:
             say(_extended(folder))
 
         def report(event: Event) -> None:
             nonlocal first
-            first = first or time.monotonic() - begun
+            first = first or time.monotonic() - start
             say(str(event))
 
         results = _train(folder, ranks, report, quiet)
     if not ranks.first:
         return
     _conclude(folder.path, results)
-    whole = time.monotonic() - begun
+    whole = time.monotonic() - start
     say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
     if as_json:
         print_json({split: result.summary() for split, result in results.items()})
@@ -86,8 +88,8 @@ def _make_missing_model(config: str, changes: list[str], quiet: bool) -> None:
     from gagpo.settings import load
 
     settings = load(config, changes)
-    made = is_starter(settings.model) or (Path(settings.model) / "config.json").exists()
-    if settings.sft is None or made or started_as_rank():
+    exists = is_starter(settings.model) or (Path(settings.model) / "config.json").exists()
+    if settings.sft is None or exists or started_as_rank():
         return
     say(f"{settings.model} does not exist: training it on demonstrations first, as `gagpo sft` does")
     words = ["sft", config, *changes, *(["-q"] if quiet else [])]
@@ -124,8 +126,8 @@ def _conclude(run: Path, results: Mapping[str, EvalResult]) -> None:
 
 def clock_time(seconds: float) -> str:
     """Minutes and seconds, as 4:05."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
+    minutes, remaining = divmod(round(seconds), 60)
+    return f"{minutes}:{remaining:02d}"
 
 
 def _train(folder: RunFolder, ranks: Ranks, report: Report, quiet: bool) -> dict[str, EvalResult]:
@@ -153,8 +155,8 @@ def _compared(run: Path, split: str) -> str:
     from gagpo.eval.results import EvalResult
 
     files = {stage: run / "evals" / f"{stage}-{split}.json" for stage in STAGES}
-    compared = compare_results({stage: EvalResult.load(path) for stage, path in files.items() if path.exists()})
-    return "\n".join(compared.lines(text_width()))
+    comparison = compare_results({stage: EvalResult.load(path) for stage, path in files.items() if path.exists()})
+    return "\n".join(comparison.lines(text_width()))
 
 
 def sft(
@@ -208,10 +210,10 @@ def export(
     from gagpo.training import export as models
 
     if models.names_a_run(source):
-        made = models.export(source, out, adapter, trust_remote_code)
-        say(f"{'adapter' if adapter else 'model'} folder: {made}")
+        folder = models.export(source, out, adapter, trust_remote_code)
+        say(f"{'adapter' if adapter else 'model'} folder: {folder}")
         if as_json:
-            print_json({"folder": str(made)})
+            print_json({"folder": str(folder)})
         return
     from gagpo.interop.export import export as write
 

@@ -31,10 +31,10 @@ def view(
     from gagpo.eval.viewer.export import export
     from gagpo.eval.viewer.opening import runs_in
 
-    found, problems = runs_in(paths)
+    runs, problems = runs_in(paths)
     first = paths[0]
     beside = first.with_name(f"{first.stem}-view") if first.is_file() else first / "view"
-    page = export(found, out or beside, problems)
+    page = export(runs, out or beside, problems)
     say(f"wrote {page.parent}; open {page}")
     if opened:
         import webbrowser

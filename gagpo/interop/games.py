@@ -11,7 +11,7 @@ from gagpo.agents.rollout import derive_seed
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.arguments import build
 from gagpo.envs.base import TextEnv
-from gagpo.eval.evaluate import choose_panel
+from gagpo.eval.evaluate import choose_tasks
 
 Kwargs = Mapping[str, Any]
 """Arguments of an environment, as plain values."""
@@ -95,7 +95,7 @@ def rows(
     if count is not None and count < 1:
         raise InvalidArgument(f"count must be at least 1, got {count}")
     index_of_task = {task: i for i, task in enumerate(tasks.ids)}
-    selected = choose_panel(tasks, count)
+    selected = choose_tasks(tasks, count)
     seeds = {task.id: derive_seed(seed, split, task.id) % 2**31 for task in selected}
     return [
         TaskRow(task=task.id, task_type=task.type, seed=seeds[task.id], split=split, index=index_of_task[task.id])

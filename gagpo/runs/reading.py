@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.base.options import in_words, written
+from gagpo.base.options import UNKNOWN, in_words, written
 from gagpo.base.regular_file import read_bytes
 
 
@@ -100,7 +100,7 @@ def _complaint(error: ErrorDetails) -> str:
     where = f"key {key_path(error['loc'])!r}" if error["loc"] else "the document"
     if error["type"] == "missing":
         return f"{where} is missing"
-    if error["type"] == "unexpected_keyword_argument":
+    if error["type"] in UNKNOWN:
         return f"{where} is unknown"
     requirement = in_words(error["msg"]).removeprefix("must be ")
     return f"{where} must be {requirement}, got {shortened(error['input'])}"

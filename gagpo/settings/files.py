@@ -65,7 +65,7 @@ def load_stored(config: str | Path, overrides: Sequence[str] = ()) -> RunSetting
         stored = CreditSettings(name=str(credit.get("name")))
         changed["algorithm"] = {**algorithm, "preset": "", "credit": stored, "critic": None}
     engine = by_name(changed.get("engine"))
-    if isinstance(engine, dict) and engine.get("name", "transformers") not in ENGINES.ours:
+    if isinstance(engine, dict) and engine.get("name", "transformers") not in ENGINES.builtin:
         options = StoredOptions(engine=str(engine["name"]), values=engine.get("options") or {})
         changed["engine"] = {**engine, "options": options}
     return parse(changed, str(config))

@@ -17,7 +17,7 @@ from gagpo.agents.setup import language_agent, make_engine, tasks_of
 from gagpo.base.errors import GagpoError
 from gagpo.data import Episode
 from gagpo.envs.pool.opening import open_pool
-from gagpo.eval.evaluate import choose_panel
+from gagpo.eval.evaluate import choose_tasks
 from gagpo.settings import RunSettings, SftSettings
 from gagpo.sft.demonstrations import environment_of, sft_of, success_of
 
@@ -222,7 +222,7 @@ def run_evaluation(
 def evaluation_tasks(settings: RunSettings) -> list[str]:
     """Training tasks, evenly spread over the split."""
     tasks = tasks_of(environment_of(settings), settings.only_environment.environment.split)
-    return list(choose_panel(tasks, TASKS).ids)
+    return list(choose_tasks(tasks, TASKS).ids)
 
 
 def success_target(settings: RunSettings, episodes: Sequence[Episode], imitable: bool) -> SuccessTarget:

@@ -16,11 +16,11 @@ class Wandb:
 
     def start(self, run: Path, settings: Settings, resume_iteration: int) -> None:
         place = run / "wandb-id"
-        known = place.read_text(encoding="utf-8").strip() if place.exists() else None
+        run_id = place.read_text(encoding="utf-8").strip() if place.exists() else None
         self.run = wandb.init(
-            project="gagpo", name=run.resolve().name, id=known, resume="allow", dir=str(run), config=dict(settings)
+            project="gagpo", name=run.resolve().name, id=run_id, resume="allow", dir=str(run), config=dict(settings)
         )
-        if known is None:
+        if run_id is None:
             durable.write_text(place, str(self.run.id))
         # wandb's steps only increase, so repeated iterations need a metric of their own.
         self.run.define_metric("iteration")

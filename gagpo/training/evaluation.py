@@ -12,7 +12,7 @@ from gagpo.collecting.collector import Collector
 from gagpo.controllers.average import AveragedWeights
 from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool
-from gagpo.eval.evaluate import choose_panel, require_played
+from gagpo.eval.evaluate import choose_tasks, require_finished_episode
 from gagpo.learning.learner import Learner
 from gagpo.settings import RunEnvironment, RunSettings
 from gagpo.training.recorder import Recorder
@@ -26,7 +26,7 @@ Panels = dict[str, tuple[RunEnvironment, TaskSet]]
 def panels_of(settings: RunSettings, environments: Mapping[str, TextEnv]) -> Panels:
     """The panels of all environments. environments: one of each, by name."""
     return {
-        panel_name: (env, choose_panel(tasks_of(environments[env.name], split), env.evaluation.tasks))
+        panel_name: (env, choose_tasks(tasks_of(environments[env.name], split), env.evaluation.tasks))
         for env in settings.all_environments
         for panel_name, split in env.panels.items()
     }
@@ -76,7 +76,7 @@ class Evaluator:
             evaluated = True
             with self.collector.paused():
                 result, episodes = self.sampler.evaluate(pool, env, panel, model_name, self.quiet)
-            require_played(result, episodes, label)
+            require_finished_episode(result, episodes, label)
             self.recorder.evaluation(label, result, episodes)
         release_freed()
         if evaluated:

@@ -106,7 +106,7 @@ def _results(run: Path, checkpoint: Checkpoint) -> str:
     rows = []
     for evaluation in load_run(run).evaluations if evaluated else ():
         result = evaluation.result
-        panel = result.panel
+        task_set = result.task_set
         of_average = evaluation.stage == AVERAGED
         of_checkpoint = evaluation.iteration == checkpoint.iteration and of_average == checkpoint.averaged
         if evaluation.iteration == 0 or (evaluation.stage and of_checkpoint):
@@ -114,11 +114,11 @@ def _results(run: Path, checkpoint: Checkpoint) -> str:
             rows.append(
                 [
                     when,
-                    panel.environment,
-                    panel.split,
-                    f"`{panel.split_hash}`",
-                    str(panel.tasks),
-                    str(panel.tries),
+                    task_set.environment,
+                    task_set.split,
+                    f"`{task_set.split_hash}`",
+                    str(task_set.tasks),
+                    str(task_set.tries),
                     str(result.temperature),
                     with_interval(result.success),
                 ]

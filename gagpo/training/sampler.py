@@ -17,7 +17,7 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool
 from gagpo.envs.pool.mixed import MixedPool
-from gagpo.eval.evaluate import evaluate
+from gagpo.eval.evaluate import EvaluatedAgent, evaluate
 from gagpo.eval.results import EvalResult
 from gagpo.learning.policy import TrainedPolicy
 from gagpo.model.sharding import ShardedReader
@@ -73,26 +73,21 @@ class Sampler:
         return LanguageAgent(self.engine, contexts[environments[0].name], sampling, formats)
 
     def evaluate(
-        self, pool: Pool, env: RunEnvironment, panel: TaskSet, model: str, quiet: bool
+        self, pool: Pool, env: RunEnvironment, tasks: TaskSet, model: str, quiet: bool
     ) -> tuple[EvalResult, list[Episode]]:
-        """Evaluate on a panel of one environment. model: the name in the result."""
-        settings = self.settings
-        evaluation = env.evaluation
-        environment = env.environment
-        return evaluate(
+        """Evaluate on the tasks of one environment. model: the name in the result."""
+        settings, evaluation, environment = self.settings, env.evaluation, env.environment
+        evaluated = EvaluatedAgent(
             self._evaluation_agents[env.name],
-            pool.pools[env.name] if isinstance(pool, MixedPool) else pool,
-            panel,
-            environment=environment.id,
-            kwargs=self.environments[env.name].material(environment.kwargs),
-            model=model,
-            temperature=evaluation.temperature,
-            tries=evaluation.tries,
-            concurrency=settings.rollout.concurrency,
+            model,
+            evaluation.temperature,
+            self.environments[env.name].material(environment.kwargs),
             lockstep=settings.rollout.lockstep,
-            quiet=quiet,
+            concurrency=settings.rollout.concurrency,
             rollout=self.rollout,
         )
+        env_pool = pool.pools[env.name] if isinstance(pool, MixedPool) else pool
+        return evaluate(evaluated, env_pool, tasks, environment.id, tries=evaluation.tries, quiet=quiet)
 
     def measures(self) -> dict[str, float]:
         """Metrics of the engine."""

@@ -17,7 +17,7 @@ from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode, episode_from_record, episode_record
 from gagpo.envs.pool import WorkerPool
-from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.summary import result_lines
 from tests.agents.chat_server import serving
 
@@ -261,7 +261,7 @@ def test_an_answer_that_is_withheld_is_a_turn_of_its_own_kind(prompt):
         _, (episode,) = play(server, count=1, chat=ChatSettings(find_prompt(prompt)))
     assert {turn.invalid for turn in episode.turns} == {"withheld"} and {turn.action for turn in episode.turns} == {""}
     assert episode_from_record(episode_record(episode)).turns[0].invalid == "withheld"
-    panel = Panel(CORRIDOR, "test", "0" * 16, 1)
+    panel = EvaluatedTaskSet(CORRIDOR, "test", "0" * 16, 1)
     result = EvalResult.from_episodes([episode], panel, "openai:m", 0.4)
     (attempt,) = result.every_try
     assert (attempt.invalid, attempt.withheld) == (0, attempt.turns) and attempt.turns == len(server.requests)
@@ -272,7 +272,7 @@ def test_an_answer_that_is_withheld_is_a_turn_of_its_own_kind(prompt):
 def test_only_results_with_withheld_answers_tell_of_them():
     with serving() as server:
         _, episodes = play(server, count=1)
-    result = EvalResult.from_episodes(episodes, Panel(CORRIDOR, "test", "0" * 16, 1), "openai:m", 0.4)
+    result = EvalResult.from_episodes(episodes, EvaluatedTaskSet(CORRIDOR, "test", "0" * 16, 1), "openai:m", 0.4)
     assert "withheld" not in result.to_json() and "server" not in " ".join(result_lines(result, 200))
 
 

@@ -13,7 +13,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.data import MOST_REFUSAL, Episode, Turn, episode_from_record, episode_record, read_episodes, write_episodes
 from gagpo.envs.pool import WorkerPool
 from gagpo.eval.episode_files import read_episode_file
-from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.summary import result_lines
 from gagpo.training.metrics import rollout_metrics
 
@@ -111,9 +111,11 @@ def test_a_record_that_contradicts_itself_is_refused(tiny):
 
 def test_an_evaluation_reports_the_rate_of_cut_responses(tiny):
     episode = play(tiny, "plain", "left", "right…", "go away", "go aw…")
-    result = EvalResult.from_episodes([episode], Panel("w", "test", "h", 1, conditions={"max_tokens": 8}), "m", 1.0)
+    result = EvalResult.from_episodes(
+        [episode], EvaluatedTaskSet("w", "test", "h", 1, conditions={"max_tokens": 8}), "m", 1.0
+    )
     assert result.cut_rate == 0.5 and result.summary()["cut_rate"] == 0.5
     assert EvalResult.from_json(result.to_json()) == result
     assert "50.0 % of the answers cut at 8 tokens" in " ".join(" ".join(result_lines(result)).split())
-    whole = EvalResult.from_episodes([play(tiny, "plain", "left")], Panel("w", "test", "h", 1), "m", 1.0)
+    whole = EvalResult.from_episodes([play(tiny, "plain", "left")], EvaluatedTaskSet("w", "test", "h", 1), "m", 1.0)
     assert "cut at" not in " ".join(result_lines(whole))

@@ -317,11 +317,11 @@ evaluation: {splits: [test]}
 def test_a_config_names_the_seeds_and_an_evaluation_takes_them(tmp_path: Path) -> None:
     (tmp_path / "numbered.yaml").write_text(CONFIG)
     result = evaluate("random", like=tmp_path / "numbered.yaml", workers=0, quiet=True)
-    assert (result.panel.split, result.panel.tasks, result.failed) == ("test", 10, 0)
+    assert (result.task_set.split, result.task_set.tasks, result.failed) == ("test", 10, 0)
     assert result.successes > 0
     some: dict[str, Any] = {"environment": "gagpo-test/NumberedEnv-v0", "split": "train", "tasks": 5}
     again = evaluate("random", **some, workers=0, quiet=True)
-    assert again.panel.tasks == 5
+    assert again.task_set.tasks == 5
 
 
 def test_the_seeds_of_a_config() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gagpo.data import Episode, Turn, write_episodes
-from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 
 KINDS = ("pick_and_place_simple", "pick_heat_then_place_in_recep", "look_at_obj_in_light")
 
@@ -65,7 +65,7 @@ def write_run(
     for split, name in (("valid_seen", "5" * 16), ("valid_unseen", "6" * 16)):
         for stage, i in stages:
             episodes = play(rng, float(rates[i]) - 0.03, split, stage, hostile)
-            panel = Panel("gagpo/ALFWorld-v0", split, name, 60, kwargs={"size": "small"})
+            panel = EvaluatedTaskSet("gagpo/ALFWorld-v0", split, name, 60, kwargs={"size": "small"})
             result = EvalResult.from_episodes(episodes, panel, f"checkpoints/{stage} {hostile}", 0.4)
             result.save(folder / "evals" / f"{stage}-{split}.json")
             write_episodes(folder / "episodes" / f"{stage}-{split}.jsonl", episodes)

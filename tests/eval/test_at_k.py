@@ -23,7 +23,7 @@ from gagpo.eval.at_k import (
     shown_ks,
 )
 from gagpo.eval.compare import compare_results
-from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.statistics import paired_difference, random_sign_flips, sign_flip_test
 from gagpo.eval.summary import result_lines
 
@@ -45,7 +45,9 @@ def result(tasks, model="m", tries=N):
         for number, task in enumerate(tasks)
         for sample, values in enumerate(task)
     ]
-    return EvalResult.from_episodes(episodes, Panel("gagpo/Math-v0", "test", "h", len(tasks), tries), model, 1.0)
+    return EvalResult.from_episodes(
+        episodes, EvaluatedTaskSet("gagpo/Math-v0", "test", "h", len(tasks), tries), model, 1.0
+    )
 
 
 def of_successes(counts, tries=N):
@@ -213,7 +215,12 @@ def test_long_answers_are_stored_as_hashes():
 
 def solution(*turns):
     episodes = [Episode("t", turns=list(turns), success=True, outcome="terminated", sample=i) for i in (0, 1)]
-    return EvalResult.from_episodes(episodes, Panel("e", "test", "h", 1, 2), "m", 1.0).tasks[0].tries[0].solution
+    return (
+        EvalResult.from_episodes(episodes, EvaluatedTaskSet("e", "test", "h", 1, 2), "m", 1.0)
+        .tasks[0]
+        .tries[0]
+        .solution
+    )
 
 
 def test_a_solution_is_its_accepted_actions():

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from gagpo.data import Episode
-from gagpo.eval.compare import DifferentPanels, compare_files, compare_results
-from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.compare import DifferentTaskSets, compare_files, compare_results
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.statistics import paired_difference
 
-PANEL = Panel("gagpo/ALFWorld-v0", "valid_unseen", "0123456789abcdef", 20)
+PANEL = EvaluatedTaskSet("gagpo/ALFWorld-v0", "valid_unseen", "0123456789abcdef", 20)
 
 
 def result(solved, panel=PANEL, model="m"):
@@ -54,15 +54,15 @@ def test_equal_results_show_no_difference():
     ],
 )
 def test_different_panels_are_refused_in_words(change, complaint):
-    with pytest.raises(DifferentPanels) as caught:
+    with pytest.raises(DifferentTaskSets) as caught:
         compare_results({"before": result({1}), "after": result({1}, replace(PANEL, **change))})
-    assert str(caught.value) == f"before and after are not of the same panel: {complaint}"
+    assert str(caught.value) == f"before and after are not of the same task set: {complaint}"
 
 
 def test_equal_hashes_with_other_tasks_are_refused():
     other = result({1})
     other = replace(other, tasks=(replace(other.tasks[0], task="another"), *other.tasks[1:]))
-    with pytest.raises(DifferentPanels, match="edited"):
+    with pytest.raises(DifferentTaskSets, match="edited"):
         compare_results({"before": result({1}), "after": other})
 
 

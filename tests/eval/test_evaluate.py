@@ -9,7 +9,8 @@ from gagpo.agents.agent import ExpertAgent, RandomAgent
 from gagpo.agents.setup import make_env
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.tasks import EmptySplit, Task, TaskSet
-from gagpo.eval.evaluate import ChosenPanel, Player, choose_panel, evaluate
+from gagpo.eval.conditions import conditions_of
+from gagpo.eval.evaluate import EvaluatedAgent, PreparedEvaluation, choose_tasks, evaluate
 from gagpo.eval.request import EvaluationRequest
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -17,11 +18,10 @@ CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
 def measured(agent, tries=1, tasks=None, workers=0):
     env = make_env(CORRIDOR)
-    panel = choose_panel(env.tasks("test"), tasks)
+    chosen_tasks = choose_tasks(env.tasks("test"), tasks)
     with WorkerPool(CORRIDOR, {"expert": True}, workers=workers) as pool:
-        return evaluate(
-            agent, pool, panel, environment=CORRIDOR, kwargs={}, model="m", temperature=0, tries=tries, quiet=True
-        )
+        evaluated = EvaluatedAgent(agent, "m", 0, {})
+        return evaluate(evaluated, pool, chosen_tasks, CORRIDOR, tries=tries, quiet=True)
 
 
 def test_every_task_exactly_as_often_as_asked():
@@ -39,14 +39,14 @@ def test_who_plays_does_not_change_the_problems_and_playing_again_changes_nothin
 
 def test_a_part_of_a_split_is_spread_evenly_and_has_its_own_hash():
     tasks = TaskSet("test", [Task(f"{i:03d}", "test") for i in range(100)])
-    part = choose_panel(tasks, 4)
+    part = choose_tasks(tasks, 4)
     assert part.ids == ["000", "025", "050", "075"] and part.hash != tasks.hash
-    assert choose_panel(tasks, 100) is tasks and choose_panel(tasks) is tasks
+    assert choose_tasks(tasks, 100) is tasks and choose_tasks(tasks) is tasks
 
 
 def test_an_empty_split_is_refused():
     with pytest.raises(EmptySplit, match="Make some"):
-        choose_panel(TaskSet("test", [], advice="Make some."))
+        choose_tasks(TaskSet("test", [], advice="Make some."))
 
 
 class Stopped(Exception):
@@ -60,15 +60,16 @@ def test_an_evaluation_starts_as_many_programs_as_there_are_cores(tmp_path, monk
     kwargs = {"command": "python program.py", "tasks": str(tmp_path / "tasks.jsonl")}
     chosen = []
 
-    def stop(*arguments, concurrency, **options):
-        chosen.append(concurrency)
+    def stop(evaluated, *arguments, **options):
+        chosen.append(evaluated.concurrency)
         raise Stopped
 
     monkeypatch.setattr("gagpo.envs.program.env.available_cores", lambda: 3)
     monkeypatch.setattr("gagpo.eval.evaluate.open_pool", lambda *arguments, **options: nullcontext())
     monkeypatch.setattr("gagpo.eval.evaluate.evaluate", stop)
     for environment, given, most in (("gagpo/Program-v0", kwargs, expected), (CORRIDOR, {}, asked or 256)):
-        panel = ChosenPanel.of(EvaluationRequest("random", environment=environment, kwargs=given, concurrency=asked))
+        request = EvaluationRequest(model="random", environment=environment, kwargs=given, concurrency=asked)
+        prepared = PreparedEvaluation.of(request, conditions_of(request, None, None))
         with pytest.raises(Stopped):
-            panel.play(Player(RandomAgent(), "random", {}, None, panel.kwargs))
+            prepared.run(EvaluatedAgent(RandomAgent(), "random", None, prepared.kwargs))
         assert chosen.pop() == most

@@ -16,7 +16,7 @@ def test_whoever_has_one_split_can_be_measured_on_it(tmp_path: Path) -> None:
     played = {"environment": "gagpo/ALFWorld-v0", "kwargs": {"games": str(tmp_path)}, "workers": 1, "quiet": True}
     for split in ("valid_unseen", None):
         result = evaluate("expert", split=split, **played)
-        assert (result.successes, result.panel.split) == (2, "valid_unseen")
+        assert (result.successes, result.task_set.split) == (2, "valid_unseen")
     with pytest.raises(NoGames, match="valid_seen"):
         evaluate("expert", split="valid_seen", **played)
     with pytest.raises(InvalidArgument, match="no split 'tset'"):

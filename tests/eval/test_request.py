@@ -11,9 +11,10 @@ from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.prompts import find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
+from gagpo.eval.conditions import conditions_of, settings_like
 from gagpo.eval.models import evaluate
-from gagpo.eval.request import EvaluationRequest, settings_like
-from gagpo.settings import SettingsError
+from gagpo.eval.request import ContextOptions, EvaluationRequest
+from gagpo.settings import ContextSettings, SettingsError
 from tests.gagpo.conftest import CORRIDOR
 
 ENVIRONMENT = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -22,7 +23,16 @@ ENVIRONMENT = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 def test_python_takes_the_requests_own_arguments_and_all_are_described():
     names = inspect.signature(EvaluationRequest).parameters.keys()
     assert inspect.signature(gagpo.evaluate).parameters.keys() == names
-    assert [name for name in names if f"\n    {name}: " not in EvaluationRequest.__doc__] == []
+    assert [name for name, field in EvaluationRequest.model_fields.items() if not field.description] == []
+
+
+def test_options_of_the_prompt_are_keys_of_a_runs_context():
+    assert ContextOptions.model_fields.keys() <= ContextSettings.model_fields.keys()
+    request = EvaluationRequest(model="random", environment=ENVIRONMENT, context=ContextSettings(history=2))
+    assert request.context.keys() == {"history": 2}
+    assert conditions_of(request, None, None).context == ContextSettings(history=2)
+    with pytest.raises(InvalidArgument, match=r"key 'context\.styl' is unknown"):
+        gagpo.evaluate("random", environment=ENVIRONMENT, context={"styl": "plain"})
 
 
 @pytest.mark.parametrize(
@@ -46,24 +56,25 @@ def test_what_is_not_given_comes_from_like_and_what_is_given_stays(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump({**CORRIDOR, "context": context, "model": "nowhere"}))
     like = settings_like(path)
-    completed = EvaluationRequest("random", like=path, context={"prompt": "plain"}, kwargs={"max_turns": 9})
-    completed = completed.completed(None, like)
+    request = EvaluationRequest(model="random", like=path, context={"prompt": "plain"}, kwargs={"max_turns": 9})
+    completed = conditions_of(request, None, like)
     assert (completed.environment, completed.split) == (ENVIRONMENT, "test")
     assert completed.context == like.context.model_copy(update={"prompt": find_prompt("plain")})
     assert (completed.temperature, completed.max_tokens) == (like.evaluation.temperature, like.rollout.max_tokens)
     assert completed.kwargs == {**like.environment.kwargs, "max_turns": 9}
-    other = EvaluationRequest("random", like=path, environment="gagpo/Math-v0").completed(None, like)
+    request = EvaluationRequest(model="random", like=path, environment="gagpo/Math-v0")
+    other = conditions_of(request, None, like)
     assert (other.kwargs, other.split) == ({}, None)  # those of another environment
     with pytest.raises(SettingsError, match="name the environment with --env"):
-        EvaluationRequest("random").completed(None, None)
+        conditions_of(EvaluationRequest(model="random"), None, None)
 
 
 def test_a_run_that_measures_no_split_is_played_on_the_environments_last_one(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump({**CORRIDOR, "evaluation": {"splits": []}, "model": "nowhere"}))
-    assert EvaluationRequest("random", like=path).completed(None, settings_like(path)).split is None
+    assert conditions_of(EvaluationRequest(model="random", like=path), None, settings_like(path)).split is None
     result = evaluate("random", like=path, workers=0, quiet=True)
-    assert result.panel.split == "test"
+    assert result.task_set.split == "test"
 
 
 def test_episodes_of_an_interrupted_evaluation_do_not_count_for_the_rate(tmp_path, monkeypatch):
@@ -83,7 +94,8 @@ def test_episodes_of_an_interrupted_evaluation_do_not_count_for_the_rate(tmp_pat
 
 def test_models_in_this_process_and_at_a_server_have_their_own_defaults():
     usual = {"environment": ENVIRONMENT, "split": "test"}
-    here, there = (EvaluationRequest(name, **usual).completed(None, None) for name in ("random", "openai:m"))
+    requests = [EvaluationRequest(model=name, **usual) for name in ("random", "openai:m")]
+    here, there = (conditions_of(request, None, None) for request in requests)
     assert (here.context.prompt.name, here.temperature, here.max_tokens) == ("plain", 0.4, 512)
     assert (there.context.prompt.name, there.temperature, there.max_tokens) == ("tags", 0.4, 512)
 

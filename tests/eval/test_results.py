@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.data import Episode, Turn
-from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.statistics import wilson
 from gagpo.eval.summary import result_lines
 from gagpo.runs.reading import BadResult
@@ -26,7 +26,7 @@ def episode(task, sample=0, success=False, kind="pick", turns=3, invalid=0, outc
 
 
 def panel(tasks, tries=1, **more):
-    return Panel("gagpo/ALFWorld-v0", "valid_unseen", "0123456789abcdef", tasks, tries, **more)
+    return EvaluatedTaskSet("gagpo/ALFWorld-v0", "valid_unseen", "0123456789abcdef", tasks, tries, **more)
 
 
 def four_tasks():
@@ -50,9 +50,9 @@ def test_failed_episodes_count_as_no_success_and_are_shown():
 
 
 def test_tasks_played_too_often_or_not_at_all_are_an_error():
-    with pytest.raises(ValueError, match="5 tasks, but 4 were played"):
+    with pytest.raises(ValueError, match="5 tasks, but 4 were run"):
         EvalResult.from_episodes(four_tasks(), panel(5), "model", 0.4)
-    with pytest.raises(ValueError, match="task 'a' was played 2 times instead of 1"):
+    with pytest.raises(ValueError, match="task 'a' was run 2 times instead of 1"):
         EvalResult.from_episodes([*four_tasks(), episode("a", 1)], panel(4), "model", 0.4)
 
 
@@ -196,7 +196,7 @@ def test_the_table_says_what_was_measured():
 def test_results_under_unlike_prompts_do_not_compare():
     from dataclasses import replace
 
-    from gagpo.eval.results import Panel
+    from gagpo.eval.results import EvaluatedTaskSet
 
     spoken = {
         "prompt": "plain",
@@ -205,7 +205,7 @@ def test_results_under_unlike_prompts_do_not_compare():
         "temperature": 0.4,
         "dtype": "float32",
     }
-    panel = Panel("e", "test", "h", 3, conditions=spoken)
+    panel = EvaluatedTaskSet("e", "test", "h", 3, conditions=spoken)
     other = replace(panel, conditions={**spoken, "history": "full", "dtype": "bfloat16"})
     assert panel.difference(other) == "dtype 'float32' against 'bfloat16', history 2 against 'full'"
     assert panel.difference(panel) is None

@@ -15,7 +15,7 @@ pytest.importorskip("flask")
 from gagpo.agents.api.client import ApiError
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.cli.main import main
-from gagpo.eval.compare import DifferentPanels, compare_results
+from gagpo.eval.compare import DifferentTaskSets, compare_results
 from gagpo.eval.journal import read_journal
 from gagpo.eval.models import measure
 from gagpo.eval.request import EvaluationRequest
@@ -52,7 +52,7 @@ while True:
     child = os.fork()
     if not child:
         report = measure(EvaluationRequest(
-            "openai:m", server=ApiSettings("m", url, timeout=20.0, attempts=30),
+            model="openai:m", server=ApiSettings("m", url, timeout=20.0, attempts=30),
             environment="long_corridor:Long-v0", split="test", context={"prompt": "plain"}, workers=0, concurrency=8,
             journals=folder, quiet=True,
         ))
@@ -110,7 +110,7 @@ def run(server, folder, model="m", **changes):
     api = ApiSettings(model, server.url, **changes.pop("api", {}))
     context = {"prompt": "plain", **changes.pop("context", {})}
     settings = {"split": "test", "context": context, "workers": 0, "journals": folder, "quiet": True, **changes}
-    return measure(EvaluationRequest(f"openai:{model}", server=api, environment=CORRIDOR, **settings))
+    return measure(EvaluationRequest(model=f"openai:{model}", server=api, environment=CORRIDOR, **settings))
 
 
 UNLIKE = [  # a change of the request, and what a comparison with the usual result says
@@ -137,7 +137,7 @@ def test_the_same_command_plays_nothing_again_and_another_reuses_nothing(tmp_pat
             before = len(server.requests)
             results = {"usual": first.result, "other": run(server, tmp_path, **change).result}
             assert len(server.requests) > before, change
-            with nullcontext() if told is None else pytest.raises(DifferentPanels, match=told):
+            with nullcontext() if told is None else pytest.raises(DifferentTaskSets, match=told):
                 compare_results(results)
         before = len(server.requests)
         more = run(server, tmp_path, tries=2)  # the first tries are known
@@ -208,7 +208,7 @@ def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsy
         assert all(len(body["messages"]) == 1 for body in server.requests)  # a window of one turn
         assert {(body["max_tokens"], body["temperature"]) for body in server.requests} == {(3, 1.0)}
     result = EvalResult.load(Path("r.json"))
-    assert (result.panel.split, result.panel.kwargs["max_turns"]) == ("test", 16)
+    assert (result.task_set.split, result.task_set.kwargs["max_turns"]) == ("test", 16)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode, Turn
-from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.runs import group_runs
 from gagpo.eval.statistics import holm, mean_over_seeds, paired_t
 from gagpo.eval.study import read_rows, study_of
@@ -25,7 +25,7 @@ def measured(counts, answers=True, tries=4):
     ]
     for episode in episodes:
         episode.info = {"answer": "7" if episode.success else "8"} if answers else {}
-    return EvalResult.from_episodes(episodes, Panel("e", "test", "h", len(counts), tries), "m", 1.0)
+    return EvalResult.from_episodes(episodes, EvaluatedTaskSet("e", "test", "h", len(counts), tries), "m", 1.0)
 
 
 @pytest.fixture

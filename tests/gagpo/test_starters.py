@@ -73,7 +73,7 @@ def test_the_manifest_says_what_it_is(own):
 
 def test_a_starter_knows_its_own_env(own):
     result = measure("starter:walker", quiet=True, workers=0)
-    assert result.panel.environment == CORRIDOR and result.model == "starter:walker"
+    assert result.task_set.environment == CORRIDOR and result.model == "starter:walker"
 
 
 def test_a_starter_can_be_trained(own, corridor, tmp_path):

@@ -4,150 +4,299 @@
   const { h } = viewer;
   const PAGE = 100;
 
-  const LEVELS = [["", "any outcome"], ["mixed", "some succeed"], ["all", "all succeed"], ["none", "none succeed"]];
-  const ENDS = [["", "any outcome"], ["success", "success"], ["no success", "no success"], ["truncated", "truncated"], ["failed", "failed"]];
+  const LEVELS = [
+    ["", "any outcome"],
+    ["mixed", "some succeed"],
+    ["all", "all succeed"],
+    ["none", "none succeed"],
+  ];
+  const ENDS = [
+    ["", "any outcome"],
+    ["success", "success"],
+    ["no success", "no success"],
+    ["truncated", "truncated"],
+    ["failed", "failed"],
+  ];
+  const CREDITS = [
+    ["", "any"],
+    ["differs", "GAGPO and GRPO disagree"],
+  ];
 
-  // The numbers of the groups that pass the filters.
+  function sourceMatches(source, query) {
+    return (
+      (!query.source || source.label === query.source) &&
+      (query.run === undefined || query.run === "" || source.run === Number(query.run)) &&
+      (!query.iteration || String(source.iteration) === query.iteration) &&
+      (!query.stage || source.stage === query.stage)
+    );
+  }
+
+  // The numbers of the groups that pass the filters. Tasks, types and sources are tested once each: an index may have
+  // hundreds of thousands of groups.
   function matching(query) {
     const { groups, sources, types, lower } = viewer.data;
-    const wanted = (query.task || "").toLowerCase();
-    const task = lower.map((one) => !wanted || one.includes(wanted));
-    const type = types.map((one) => !query.type || one === query.type);
-    const source = sources.map((one) =>
-      (!query.source || one.label === query.source) && (query.run === undefined || query.run === "" || one.run === Number(query.run)) &&
-      (!query.iteration || String(one.iteration) === query.iteration) && (!query.stage || one.stage === query.stage));
-    const found = [];
+    const part = (query.task || "").toLowerCase();
+    const taskMatches = lower.map((name) => !part || name.includes(part));
+    const typeMatches = types.map((name) => !query.type || name === query.type);
+    const sourcesMatch = sources.map((source) => sourceMatches(source, query));
+    const numbers = [];
     for (let g = 0; g < groups.size.length; g += 1) {
-      if (!task[groups.task[g]] || !type[groups.type[g]] || !source[groups.source[g]]) continue;
+      if (!taskMatches[groups.task[g]] || !typeMatches[groups.type[g]] || !sourcesMatch[groups.source[g]]) continue;
       if (query.credit === "differs" && groups.differ[g] === 0) continue;
-      found.push(g);
+      numbers.push(g);
     }
-    return found;
+    return numbers;
   }
 
   viewer.matchingGroups = (query) => {
     const { size, wins } = viewer.data.groups;
-    const level = { mixed: (g) => wins[g] > 0 && wins[g] < size[g], all: (g) => wins[g] === size[g], none: (g) => wins[g] === 0 }[query.outcome];
-    const found = matching(query);
-    return level ? found.filter(level) : found;
+    const level = {
+      mixed: (g) => wins[g] > 0 && wins[g] < size[g],
+      all: (g) => wins[g] === size[g],
+      none: (g) => wins[g] === 0,
+    }[query.outcome];
+    const numbers = matching(query);
+    return level ? numbers.filter(level) : numbers;
   };
 
   viewer.matchingEpisodes = (query) => {
     const { first, episodes } = viewer.data;
-    const found = [];
+    const numbers = [];
     for (const g of matching(query)) {
       for (let e = first[g]; e < first[g + 1]; e += 1) {
-        if (!query.outcome || viewer.outcome(episodes.flags[e]) === query.outcome) found.push(e);
+        if (!query.outcome || viewer.outcome(episodes.flags[e]) === query.outcome) numbers.push(e);
       }
     }
-    return found;
+    return numbers;
   };
 
-  viewer.pick = (query, name, label, options, changed) => h("label", null, label,
-    h("select", { name, onchange: (event) => changed({ [name]: event.target.value }) },
-      options.map(([value, text]) => h("option", { value, selected: (query[name] ?? "") === value }, text))));
+  viewer.pick = (query, name, label, options, changed) =>
+    h(
+      "label",
+      null,
+      label,
+      h(
+        "select",
+        { name, onchange: (event) => changed({ [name]: event.target.value }) },
+        options.map(([value, text]) => h("option", { value, selected: (query[name] ?? "") === value }, text)),
+      ),
+    );
 
   // A choice among names; none where all rows have the same.
   viewer.pickName = (query, name, label, any, names, changed) => {
-    const known = names.filter(Boolean);
-    return known.length > 1 || query[name] ? viewer.pick(query, name, label, [["", any], ...known.map((one) => [one, viewer.short(one, 50)])], changed) : null;
+    const options = names.filter(Boolean).map((option) => [option, viewer.short(option, 50)]);
+    if (options.length < 2 && !query[name]) return null;
+    return viewer.pick(query, name, label, [["", any], ...options], changed);
   };
 
   viewer.search = (query, name, label, hint, changed) => {
     let timer = 0;
-    return h("label", null, label, h("input", {
-      type: "search", name, id: "filter", value: query[name] || "", placeholder: hint,
-      oninput: (event) => { clearTimeout(timer); const value = event.target.value; timer = setTimeout(() => changed({ [name]: value }), 60); },
-    }));
+    return h(
+      "label",
+      null,
+      label,
+      h("input", {
+        type: "search",
+        name,
+        id: "filter",
+        value: query[name] || "",
+        placeholder: hint,
+        oninput: (event) => {
+          clearTimeout(timer);
+          const value = event.target.value;
+          timer = setTimeout(() => changed({ [name]: value }), 60);
+        },
+      }),
+    );
   };
 
   const filters = (levels) => (query, changed) => {
     const { types, sources, runs } = viewer.data;
     const pick = (name, label, options) => viewer.pick(query, name, label, options, changed);
-    const labels = [...new Map(sources.map((one) => [one.label, one.stage === "train" ? `training, iteration ${one.iteration}` : viewer.visible(one.label)]))];
-    return [viewer.search(query, "task", "Task", "part of a task's name", changed),
+    const sourceLabel = (source) =>
+      source.stage === "train" ? `training, iteration ${source.iteration}` : viewer.visible(source.label);
+    // Files of several runs have the same labels.
+    const labels = new Map(sources.map((source) => [source.label, sourceLabel(source)]));
+    const runNames = runs.map((run, i) => [String(i), viewer.visible(run.name)]);
+    return [
+      viewer.search(query, "task", "Task", "part of a task's name", changed),
       viewer.pickName(query, "type", "Type", "any type", types, changed),
       pick("outcome", "Outcome", levels),
-      runs.length > 1 && pick("run", "Run", [["", "any run"], ...runs.map((one, i) => [String(i), viewer.visible(one.name)])]),
+      runs.length > 1 && pick("run", "Run", [["", "any run"], ...runNames]),
       pick("source", "Iteration", [["", "any"], ...labels]),
-      pick("credit", "Credit", [["", "any"], ["differs", "GAGPO and GRPO disagree"]])];
+      pick("credit", "Credit", CREDITS),
+    ];
   };
 
-  // columns(state): [key, name, cell(row), value(row) to sort by]. standard: the default order, by a value (largest first)
-  // and in words. The table redraws itself; the filters keep their focus.
+  // The head of a table: buttons that sort by their column, the largest values first at the first click.
+  function sortHead(columns, column, descending, change) {
+    const cell = ([key, label]) => {
+      const active = key === column?.[0];
+      const direction = descending ? "descending" : "ascending";
+      const arrow = descending ? " ▼" : " ▲";
+      const next = active && descending ? "up" : "down";
+      const attributes = { type: "button", onclick: () => change({ sort: `${key}.${next}` }) };
+      return h(
+        "th",
+        { scope: "col", "aria-sort": active ? direction : null },
+        h("button", attributes, label, active ? arrow : ""),
+      );
+    };
+    return h("tr", null, columns.map(cell));
+  }
+
+  // On a narrow screen rows are cards, and each value shows the label of its column.
+  function tableRow(columns, row) {
+    const cells = columns.map(([, label, content], i) => {
+      const box = h("div", null, content(row));
+      return i ? h("td", { "data-label": label }, box) : h("th", { scope: "row" }, box);
+    });
+    return h("tr", null, cells);
+  }
+
+  // Rows in the order of a value, computed once for each.
+  function sorted(rows, value, descending) {
+    const values = new Map(rows.map((row) => [row, value(row)]));
+    const sign = descending ? -1 : 1;
+    const compare = (x, y) => {
+      if (x === y) return 0;
+      return x < y ? -sign : sign;
+    };
+    return rows.sort((a, b) => compare(values.get(a), values.get(b)));
+  }
+
+  // columns(query): [key, label, content(row), value(row) to sort by]. standard: the default order, by a value (largest
+  // first) and in words. The table redraws itself; the filters keep their focus.
   viewer.table = (title, query, { form, find, columns: columnsOf, noun, standard }) => {
     const state = { ...query };
     const status = h("p", { class: "soft", role: "status" });
     const body = h("tbody");
-    const more = h("div", { class: "pages" });
+    const pages = h("div", { class: "pages" });
     const head = h("thead");
-    const table = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": title }, h("table", { class: "rows" }, head, body));
-    let found = [], page = 0, columns = columnsOf(state);
+    const table = viewer.region(title, h("table", { class: "rows" }, head, body));
+    let rows = [];
+    let page = 0;
 
-    function order() {
-      const [key, way] = (state.sort || "").split(".");
-      const column = columns.find((one) => one[0] === key);
-      const value = column ? column[3] : standard.value, sign = way === "up" ? 1 : -1;
-      const keys = new Map(found.map((row) => [row, value(row)]));
-      found.sort((a, b) => { const x = keys.get(a), y = keys.get(b); return (x < y ? -1 : x > y ? 1 : 0) * sign; });
-      head.replaceChildren(h("tr", null, columns.map(([name, label]) => {
-        const mine = name === column?.[0];
-        return h("th", { scope: "col", "aria-sort": mine ? (sign > 0 ? "ascending" : "descending") : null },
-          h("button", { type: "button", onclick: () => change({ sort: `${name}.${mine && sign < 0 ? "up" : "down"}` }) }, label, mine ? (sign > 0 ? " ▲" : " ▼") : ""));
-      })));
+    function turnPage(step, label, disabled) {
+      const onclick = () => {
+        page += step;
+        draw();
+        table.scrollIntoView();
+      };
+      return h("button", { type: "button", disabled, onclick }, label);
     }
 
     function draw() {
-      const rows = found.slice(page * PAGE, (page + 1) * PAGE);
-      body.replaceChildren(...rows.map((row) => h("tr", null, columns.map(([, label, cell], i) => h(i ? "td" : "th", i ? { "data-label": label } : { scope: "row" }, h("div", null, cell(row)))))));
-      const last = Math.max(1, Math.ceil(found.length / PAGE));
-      status.textContent = `${viewer.times(found.length, noun)}${last > 1 ? `, page ${page + 1} of ${last}` : ""}${state.sort ? "" : `; ${standard.words}`}`;
-      const turn = (by, label, off) => h("button", { type: "button", disabled: off, onclick: () => { page += by; draw(); table.scrollIntoView(); } }, label);
-      more.replaceChildren(...(last > 1 ? [turn(-1, "Previous page", page === 0), turn(1, "Next page", page >= last - 1)] : []));
+      const columns = columnsOf(state);
+      const count = Math.max(1, Math.ceil(rows.length / PAGE));
+      const visibleRows = rows.slice(page * PAGE, (page + 1) * PAGE);
+      body.replaceChildren(...visibleRows.map((row) => tableRow(columns, row)));
+      const place = count > 1 ? `, page ${page + 1} of ${count}` : "";
+      const order = state.sort ? "" : `; ${standard.words}`;
+      status.textContent = `${viewer.times(rows.length, noun)}${place}${order}`;
+      const previous = turnPage(-1, "Previous page", page === 0);
+      const next = turnPage(1, "Next page", page >= count - 1);
+      pages.replaceChildren(...(count > 1 ? [previous, next] : []));
     }
 
-    function change(news) {
-      Object.assign(state, news);
-      history.replaceState(null, "", viewer.link([noun + "s"], state));
+    function refresh() {
+      const columns = columnsOf(state);
+      const [key, direction] = (state.sort || "").split(".");
+      const column = columns.find(([name]) => name === key);
+      const descending = direction !== "up";
+      rows = sorted(find(state), column ? column[3] : standard.value, descending);
+      page = 0;
+      head.replaceChildren(sortHead(columns, column, descending, change));
+      draw();
+    }
+
+    function change(values) {
+      Object.assign(state, values);
+      history.replaceState(null, "", viewer.link([`${noun}s`], state));
       refresh();
     }
-    function refresh() { found = find(state); columns = columnsOf(state); page = 0; order(); draw(); }
+
     refresh();
-    return { title, trail: [[title]], page: [h("h1", null, title),
-      h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, form(state, change)), status, table, more] };
+    const onsubmit = (event) => event.preventDefault();
+    const filterForm = h("form", { class: "filters", role: "search", onsubmit }, form(state, change));
+    return { title, trail: [[title]], page: [h("h1", null, title), filterForm, status, table, pages] };
   };
 
   const { group } = viewer;
-  const of = (name) => (g) => viewer.data.groups[name][g];
-  const rate = (g) => of("wins")(g) / of("size")(g);
-  const when = (g) => viewer.data.groups.source[g];
+  const groupColumn = (name) => (g) => viewer.data.groups[name][g];
+  const size = groupColumn("size");
+  const wins = groupColumn("wins");
+  const differ = groupColumn("differ");
+  const source = groupColumn("source");
+  const rate = (g) => wins(g) / size(g);
+
+  function differCell(g) {
+    if (!differ(g)) return "-";
+    return h("span", { class: "differ", "--share": differ(g) }, `${Math.round(100 * differ(g))} % of turns`);
+  }
 
   const GROUPS = [
-    ["task", "Task", (g) => h("a", { href: viewer.groupLink(g) }, viewer.short(group(g).task, 90)), (g) => group(g).task],
+    [
+      "task",
+      "Task",
+      (g) => h("a", { href: viewer.groupLink(g) }, viewer.short(group(g).task, 90)),
+      (g) => group(g).task,
+    ],
     ["type", "Type", (g) => viewer.short(group(g).type, 40), (g) => group(g).type],
-    ["when", "From", (g) => viewer.sourceName(group(g).source), when],
-    ["success", "Success", (g) => [viewer.bar(rate(g)), `${of("wins")(g)} of ${of("size")(g)}`], rate],
-    ["turns", "Turns", (g) => of("turns")(g).toFixed(1), of("turns")],
-    ["differ", "GAGPO ≠ GRPO", (g) => (of("differ")(g) ? h("span", { class: "differ", "--share": of("differ")(g) }, `${Math.round(100 * of("differ")(g))} % of turns`) : "-"), of("differ")],
+    ["when", "From", (g) => viewer.sourceName(group(g).source), source],
+    ["success", "Success", (g) => [viewer.bar(rate(g)), `${wins(g)} of ${size(g)}`], rate],
+    ["turns", "Turns", (g) => groupColumn("turns")(g).toFixed(1), groupColumn("turns")],
+    ["differ", "GAGPO ≠ GRPO", differCell, differ],
   ];
+
   // Groups with both successes and failures come first, those of training before those of evaluations.
-  const dispute = (g) => of("differ")(g) + (of("wins")(g) > 0 && of("wins")(g) < of("size")(g) ? (viewer.data.sources[when(g)].stage === "train" ? 4 : 2) : 0);
-  viewer.groups = (query) => viewer.table("Groups", query, {
-    form: filters(LEVELS), find: viewer.matchingGroups, columns: () => GROUPS, noun: "group",
-    standard: { value: dispute, words: "training groups with mixed outcomes first, by the share of turns in which GAGPO and GRPO disagree" },
-  });
+  function interest(g) {
+    const mixed = wins(g) > 0 && wins(g) < size(g);
+    if (!mixed) return differ(g);
+    return differ(g) + (viewer.data.sources[source(g)].stage === "train" ? 4 : 2);
+  }
+
+  viewer.groups = (query) =>
+    viewer.table("Groups", query, {
+      form: filters(LEVELS),
+      find: viewer.matchingGroups,
+      columns: () => GROUPS,
+      noun: "group",
+      standard: {
+        value: interest,
+        words: "training groups with mixed outcomes first, by the share of turns in which GAGPO and GRPO disagree",
+      },
+    });
 
   const owner = (e) => viewer.data.owner[e];
-  const column = (name) => (e) => viewer.data.episodes[name][e];
+  const episodeColumn = (name) => (e) => viewer.data.episodes[name][e];
+  const flags = episodeColumn("flags");
+  const reward = episodeColumn("reward");
+  const turns = episodeColumn("turns");
+
+  function episodeCell(e) {
+    const g = owner(e);
+    const href = viewer.episodeLink(g, e - viewer.data.first[g]);
+    return h("a", { href }, viewer.short(group(g).task, 90));
+  }
+
+  const outcomeCell = (e) => h("span", { class: flags(e) & 1 ? "good" : "bad" }, viewer.outcome(flags(e)));
+
   const EPISODES = [
-    ["task", "Task", (e) => h("a", { href: viewer.episodeLink(owner(e), e - viewer.data.first[owner(e)]) }, viewer.short(group(owner(e)).task, 90)), (e) => group(owner(e)).task],
+    ["task", "Task", episodeCell, (e) => group(owner(e)).task],
     ["type", "Type", (e) => viewer.short(group(owner(e)).type, 40), (e) => group(owner(e)).type],
-    ["when", "From", (e) => viewer.sourceName(group(owner(e)).source), (e) => when(owner(e))],
-    ["outcome", "Outcome", (e) => h("span", { class: column("flags")(e) & 1 ? "good" : "bad" }, viewer.outcome(column("flags")(e))), (e) => column("flags")(e) & 7],
-    ["reward", "Reward", (e) => viewer.number(column("reward")(e)), column("reward")],
-    ["turns", "Turns", column("turns"), column("turns")],
+    ["when", "From", (e) => viewer.sourceName(group(owner(e)).source), (e) => source(owner(e))],
+    ["outcome", "Outcome", outcomeCell, (e) => flags(e) & 7],
+    ["reward", "Reward", (e) => viewer.number(reward(e)), reward],
+    ["turns", "Turns", turns, turns],
   ];
-  viewer.episodes = (query) => viewer.table("Episodes", query, {
-    form: filters(ENDS), find: viewer.matchingEpisodes, columns: () => EPISODES, noun: "episode", standard: { value: (e) => -when(owner(e)), words: "in file order" },
-  });
+
+  viewer.episodes = (query) =>
+    viewer.table("Episodes", query, {
+      form: filters(ENDS),
+      find: viewer.matchingEpisodes,
+      columns: () => EPISODES,
+      noun: "episode",
+      standard: { value: (e) => -source(owner(e)), words: "in file order" },
+    });
 })();

@@ -33,34 +33,45 @@ const viewer = {};
       return code.length > 4 ? `\\u{${code}}` : `\\u${code.padStart(4, "0")}`;
     });
 
+  // A text in one line of at most `most` letters. Four times as many are read, as some become escapes or blanks.
   viewer.short = (text, most) => {
-    const shown = viewer.visible(String(text).slice(0, 4 * most)).replace(/\s+/g, " ").trim();
-    const letters = Array.from(shown);
-    return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : shown;
+    const beginning = viewer.visible(String(text).slice(0, 4 * most));
+    const letters = Array.from(beginning.replace(/\s+/g, " ").trim());
+    return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : letters.join("");
   };
 
-  // The beginning of a text, and a button that shows the rest.
+  // The beginning of a text, and a button that shows the rest. A long text can be scrolled with the keyboard.
   viewer.passage = (text, label) => {
-    const box = viewer.h("pre", { tabindex: 0, role: "region", "aria-label": label }, viewer.visible(String(text).slice(0, LONGEST)));
-    if (text.length <= LONGEST) {
-      box.removeAttribute("tabindex");
-      box.removeAttribute("role");
-      box.removeAttribute("aria-label");
-      return box;
-    }
-    const more = viewer.h("button", { type: "button" }, `Show ${(text.length - LONGEST).toLocaleString("en")} more characters`);
-    more.addEventListener("click", () => { box.textContent = viewer.visible(text); more.remove(); });
+    if (text.length <= LONGEST) return viewer.h("pre", null, viewer.visible(text));
+    const attributes = { tabindex: 0, role: "region", "aria-label": label };
+    const box = viewer.h("pre", attributes, viewer.visible(text.slice(0, LONGEST)));
+    const remaining = (text.length - LONGEST).toLocaleString("en");
+    const more = viewer.h("button", { type: "button" }, `Show ${remaining} more characters`);
+    more.addEventListener("click", () => {
+      box.textContent = viewer.visible(text);
+      more.remove();
+    });
     return viewer.h("div", null, box, more);
   };
 
-  // A tool call as name(argument: value, ...). Any other action is returned unchanged.
-  viewer.callText = (action) => action.split("\n").map((line) => {
+  // A line that is a tool call as name(argument: value, ...). Any other line is returned unchanged.
+  function callLine(line) {
     try {
-      const { name, arguments: given } = JSON.parse(line);
-      if (typeof name !== "string" || typeof given !== "object" || given === null) return line;
-      return `${name}(${Object.entries(given).map(([key, value]) => `${key}: ${JSON.stringify(value)}`).join(", ")})`;
-    } catch { return line; }
-  }).join("\n");
+      const { name, arguments: values } = JSON.parse(line);
+      if (typeof name !== "string" || typeof values !== "object" || values === null) return line;
+      const parts = Object.entries(values).map(([key, value]) => `${key}: ${JSON.stringify(value)}`);
+      return `${name}(${parts.join(", ")})`;
+    } catch {
+      return line; // not JSON
+    }
+  }
+
+  viewer.callText = (action) => action.split("\n").map(callLine).join("\n");
+  viewer.shortAction = (action, most) => viewer.short(viewer.callText(action), most);
+
+  // A box that scrolls sideways and can be reached with the keyboard.
+  viewer.region = (label, ...children) =>
+    viewer.h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": label }, ...children);
 
   viewer.percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "-");
   viewer.number = (value, digits = 3) => {
@@ -69,25 +80,37 @@ const viewer = {};
     if (Math.abs(value) >= 1000) return value.toLocaleString("en", { maximumFractionDigits: 0 });
     return String(Number(value.toPrecision(digits)));
   };
-  viewer.signed = (value) => (Number.isFinite(value) ? (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(value).toFixed(2) : "-");
+  viewer.signed = (value) => {
+    if (!Number.isFinite(value)) return "-";
+    const signs = { 1: "+", [-1]: "−" };
+    return (signs[Math.sign(value)] ?? "") + Math.abs(value).toFixed(2);
+  };
   viewer.times = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 
   // One of five colours for a success rate: 0 is worst, 4 is best.
   viewer.bucket = (share) => (Number.isFinite(share) ? Math.min(4, Math.floor(share * 5)) : 2);
 
   viewer.bar = (share, label) =>
-    viewer.h("span", { class: "bar", role: "img", "aria-label": label || viewer.percent(share), "--share": share },
-      viewer.h("span", { class: `fill share${viewer.bucket(share)}` }));
+    viewer.h(
+      "span",
+      { class: "bar", role: "img", "aria-label": label || viewer.percent(share), "--share": share },
+      viewer.h("span", { class: `fill share${viewer.bucket(share)}` }),
+    );
 
   viewer.link = (parts, query) => {
     const path = "#/" + parts.map(encodeURIComponent).join("/");
-    const kept = Object.entries(query || {}).filter(([, value]) => value !== "" && value !== undefined && value !== null);
-    return kept.length ? path + "?" + new URLSearchParams(kept) : path;
+    const pairs = Object.entries(query || {}).filter(
+      ([, value]) => value !== "" && value !== undefined && value !== null,
+    );
+    return pairs.length ? `${path}?${new URLSearchParams(pairs)}` : path;
   };
 
-  viewer.choice = (name, options, chosen, pick) =>
-    viewer.h("fieldset", { class: "choice" }, viewer.h("legend", null, name),
-      options.map(([value, label]) =>
-        viewer.h("label", null,
-          viewer.h("input", { type: "radio", name, value, checked: value === chosen, onchange: () => pick(value) }), label)));
+  // Radio buttons. options: [value, label]; pick: called with the value.
+  viewer.choice = (name, options, current, pick) => {
+    const buttons = options.map(([value, label]) => {
+      const attributes = { type: "radio", name, value, checked: value === current, onchange: () => pick(value) };
+      return viewer.h("label", null, viewer.h("input", attributes), label);
+    });
+    return viewer.h("fieldset", { class: "choice" }, viewer.h("legend", null, name), buttons);
+  };
 })();

@@ -2,98 +2,145 @@
 // The states of a group as a graph: where its episodes diverge and meet, and which transitions lead to success.
 (() => {
   const { h, s } = viewer;
-  const MARGIN = 34, LANE = 16, LABEL = 10.5, LONGEST = 190; // of a label, in pixels
+  const MARGIN = 34;
+  const LANE = 16;
+  const LABEL_SIZE = 10.5; // pixels
+  const MAX_LABEL_WIDTH = 190; // pixels
+
+  const newNode = (key, depth) => ({
+    key,
+    depth,
+    episodes: new Set(),
+    states: [key],
+    loops: 0,
+    out: new Map(),
+    in: new Map(),
+    values: [],
+  });
+
+  // Add the path of an episode. Its last node is "won" or "lost".
+  function addEpisode(nodes, edges, episode, number) {
+    if (!episode.states?.length) return;
+    let before = null;
+    const path = [...episode.states.map(String), viewer.succeeded(episode) ? "won" : "lost"];
+    path.forEach((key, depth) => {
+      if (!nodes.has(key)) nodes.set(key, newNode(key, depth));
+      const node = nodes.get(key);
+      node.depth = Math.min(node.depth, depth);
+      node.episodes.add(number);
+      if (episode.values?.[depth] !== undefined) node.values.push(episode.values[depth]);
+      if (before === node) node.loops += 1;
+      else if (before) addStep(edges, before, node, number, episode.turns[depth - 1].action);
+      before = node;
+    });
+  }
+
+  function addStep(edges, from, to, number, action) {
+    const name = `${from.key} ${to.key}`;
+    if (!edges.has(name)) {
+      const edge = { from, to, episodes: new Set(), actions: new Map() };
+      edges.set(name, edge);
+      from.out.set(to.key, edge);
+      to.in.set(from.key, edge);
+    }
+    const edge = edges.get(name);
+    edge.episodes.add(number);
+    edge.actions.set(action, (edge.actions.get(action) || 0) + 1);
+  }
+
+  // Mark the best and the worse edges of each node at which success depends on the edge.
+  function markChoices(nodes) {
+    for (const node of nodes.values()) {
+      const edges = [...node.out.values()];
+      const best = Math.max(...edges.map((edge) => edge.share));
+      const worst = Math.min(...edges.map((edge) => edge.share));
+      if (edges.length > 1 && best > worst) {
+        for (const edge of edges) edge.mark = edge.share === best ? "best" : "worse";
+      }
+    }
+  }
 
   // Nodes are states; a chain that all its episodes pass through is one node. Edges hold the episodes that took them.
   viewer.stateGraph = (episodes) => {
-    const nodes = new Map(), edges = new Map();
-    const node = (key, depth, try_) => {
-      if (!nodes.has(key)) nodes.set(key, { key, depth, tries: new Set(), states: [key], loops: 0, out: new Map(), in: new Map(), values: [] });
-      const found = nodes.get(key);
-      found.depth = Math.min(found.depth, depth);
-      found.tries.add(try_);
-      return found;
-    };
-    episodes.forEach((episode, number) => {
-      if (!episode.states?.length) return;
-      let before = null;
-      const path = [...episode.states.map(String), episode.success && episode.outcome !== "failed" ? "won" : "lost"];
-      path.forEach((key, depth) => {
-        const here = node(key, depth, number);
-        if (episode.values?.[depth] !== undefined) here.values.push(episode.values[depth]);
-        if (before) {
-          const action = episode.turns[depth - 1].action;
-          if (before === here) here.loops += 1;
-          else {
-            const name = `${before.key} ${key}`;
-            if (!edges.has(name)) {
-              edges.set(name, { from: before, to: here, tries: new Set(), actions: new Map() });
-              before.out.set(key, edges.get(name));
-              here.in.set(before.key, edges.get(name));
-            }
-            const edge = edges.get(name);
-            edge.tries.add(number);
-            edge.actions.set(action, (edge.actions.get(action) || 0) + 1);
-          }
-        }
-        before = here;
-      });
-    });
-    const won = episodes.map((episode) => Boolean(episode.success && episode.outcome !== "failed"));
-    const share = (tries) => [...tries].filter((number) => won[number]).length / tries.size;
+    const nodes = new Map();
+    const edges = new Map();
+    episodes.forEach((episode, number) => addEpisode(nodes, edges, episode, number));
+    const won = episodes.map(viewer.succeeded);
+    const share = (numbers) => [...numbers].filter((number) => won[number]).length / numbers.size;
     merge(nodes, edges);
-    for (const one of nodes.values()) one.share = share(one.tries);
-    for (const one of edges.values()) one.share = share(one.tries);
-    for (const one of nodes.values()) {
-      const ways = [...one.out.values()];
-      const best = Math.max(...ways.map((way) => way.share)), worst = Math.min(...ways.map((way) => way.share));
-      if (ways.length > 1 && best > worst) ways.forEach((way) => { way.mark = way.share === best ? "best" : "worse"; });
-    }
+    for (const node of nodes.values()) node.share = share(node.episodes);
+    for (const edge of edges.values()) edge.share = share(edge.episodes);
+    markChoices(nodes);
     return { nodes: [...nodes.values()], edges: [...edges.values()] };
   };
+
+  // The edge to the only next node, if every episode of a node goes there and none comes from elsewhere.
+  function chainEdge(node) {
+    const [edge] = node.out.values();
+    const next = edge?.to;
+    if (node.out.size !== 1 || next === node || next.in.size !== 1 || isEnd(next)) return null;
+    return next.depth > node.depth && node.episodes.size === next.episodes.size ? edge : null;
+  }
 
   function merge(nodes, edges) {
     for (const head of [...nodes.values()]) {
       if (!nodes.has(head.key)) continue;
-      for (;;) {
-        const [edge] = head.out.values();
-        const next = edge?.to;
-        if (head.out.size !== 1 || next === head || next.in.size !== 1 || next.key === "won" || next.key === "lost" || next.depth <= head.depth) break;
-        if (head.tries.size !== next.tries.size) break;
+      for (let edge = chainEdge(head); edge; edge = chainEdge(head)) {
+        const next = edge.to;
         head.states.push(...next.states);
         head.loops += next.loops;
         head.values.push(...next.values);
-        for (const [name, one] of edges) if (one === edge) edges.delete(name);
+        for (const [name, value] of edges) if (value === edge) edges.delete(name);
         nodes.delete(next.key);
         head.out = next.out;
-        for (const way of head.out.values()) { way.from = head; way.to.in.delete(next.key); way.to.in.set(head.key, way); }
+        for (const following of head.out.values()) {
+          following.from = head;
+          following.to.in.delete(next.key);
+          following.to.in.set(head.key, following);
+        }
       }
     }
   }
 
   // A state's layer is the first turn in which it occurs. Within a layer, states are ordered by their neighbours.
   function layout({ nodes, edges }) {
-    const depths = [...new Set(nodes.filter((one) => !isEnd(one)).map((one) => one.depth))].sort((a, b) => a - b);
-    const layers = depths.map((depth) => nodes.filter((one) => !isEnd(one) && one.depth === depth));
+    const depths = [...new Set(nodes.filter((node) => !isEnd(node)).map((node) => node.depth))].sort((a, b) => a - b);
+    const layers = depths.map((depth) => nodes.filter((node) => !isEnd(node) && node.depth === depth));
     layers.push(nodes.filter(isEnd));
-    layers.forEach((layer, i) => layer.forEach((one) => Object.assign(one, { layer: i, left: new Set(), right: new Set(), passed: [] })));
+    layers.forEach((layer, i) =>
+      layer.forEach((node) => Object.assign(node, { layer: i, left: new Set(), right: new Set(), passed: [] })),
+    );
     addStops(edges, layers);
-    const number = (layer) => layer.forEach((one, i) => { one.row = i - (layer.length - 1) / 2; });
-    layers.forEach(number);
-    for (let sweep = 0; sweep < 6; sweep += 1) {
-      for (const layer of sweep % 2 ? [...layers].reverse() : layers) {
-        for (const one of layer) {
-          const near = [...(sweep % 2 ? one.right : one.left)];
-          one.pull = near.length ? near.reduce((sum, other) => sum + other.row, 0) / near.length : one.row;
-          if (isEnd(one)) one.pull = one.key === "won" ? -1 : 1;
-          one.pull -= 0.6 * (one.share - 0.5); // successful states move up
-        }
-        layer.sort((a, b) => a.pull - b.pull);
-        number(layer);
+    const setRows = (layer) =>
+      layer.forEach((node, i) => {
+        node.row = i - (layer.length - 1) / 2;
+      });
+    layers.forEach(setRows);
+    sweep(layers, 6, (layer, side) => {
+      for (const node of layer) {
+        node.pull = meanOf(node[side], "row") ?? node.row;
+        if (isEnd(node)) node.pull = node.key === "won" ? -1 : 1;
+        node.pull -= 0.6 * (node.share - 0.5); // successful states move up
       }
-    }
+      layer.sort((a, b) => a.pull - b.pull);
+      setRows(layer);
+    });
     setHeights(layers);
     return layers;
+  }
+
+  // Visit all layers, in turn from the left, when nodes follow their left neighbours, and from the right.
+  function sweep(layers, times, visit) {
+    for (let i = 0; i < times; i += 1) {
+      const side = i % 2 ? "right" : "left";
+      for (const layer of i % 2 ? [...layers].reverse() : layers) visit(layer, side);
+    }
+  }
+
+  // The mean of a number over nodes; undefined without any.
+  function meanOf(nodes, key) {
+    if (!nodes.size) return undefined;
+    return [...nodes].reduce((sum, node) => sum + node[key], 0) / nodes.size;
   }
 
   // An edge over several layers has a stop in each layer between, which all edges to the same state share.
@@ -109,39 +156,50 @@
         edge.way.push(to.passed[i]);
       }
       edge.way.push(to);
-      if (to.layer > from.layer) edge.way.slice(1).forEach((one, i) => { one.left.add(edge.way[i]); edge.way[i].right.add(one); });
+      if (to.layer > from.layer) {
+        edge.way.slice(1).forEach((stop, i) => {
+          stop.left.add(edge.way[i]);
+          edge.way[i].right.add(stop);
+        });
+      }
     }
   }
 
-  const room = (one) => (one.stop ? 9 : radius(one) + 19); // above and below
+  const room = (node) => (node.stop ? 9 : radius(node) + 19); // above and below
 
   // Each state and stop is as near to the height of its neighbours as the order of its layer allows.
   function setHeights(layers) {
     for (const layer of layers) {
-      layer.forEach((one, i) => { one.offset = i ? layer[i - 1].offset + room(layer[i - 1]) + room(one) : 0; });
-      for (const one of layer) one.y = one.offset - layer.at(-1).offset / 2;
+      layer.forEach((node, i) => {
+        node.offset = i ? layer[i - 1].offset + room(layer[i - 1]) + room(node) : 0;
+      });
+      for (const node of layer) node.y = node.offset - layer.at(-1).offset / 2;
     }
-    for (let sweep = 0; sweep < 8; sweep += 1) {
-      for (const layer of sweep % 2 ? [...layers].reverse() : layers) {
-        const pools = []; // neighbours that push each other and move together
-        for (const one of layer) {
-          const near = [...(sweep % 2 ? one.right : one.left)];
-          const wish = near.length ? near.reduce((sum, other) => sum + other.y, 0) / near.length : one.y;
-          let pool = { sum: wish - one.offset, all: [one] };
-          while (pools.length && pools.at(-1).sum / pools.at(-1).all.length > pool.sum / pool.all.length) {
-            const last = pools.pop();
-            pool = { sum: last.sum + pool.sum, all: [...last.all, ...pool.all] };
-          }
-          pools.push(pool);
-        }
-        for (const { sum, all } of pools) for (const one of all) one.y = one.offset + sum / all.length;
-      }
-    }
-    const top = Math.min(...layers.flat().map((one) => one.y - room(one)));
-    for (const one of layers.flat()) one.y += MARGIN / 2 - top;
+    sweep(layers, 8, moveToNeighbours);
+    const top = Math.min(...layers.flat().map((node) => node.y - room(node)));
+    for (const node of layers.flat()) node.y += MARGIN / 2 - top;
   }
 
-  const radius = (node) => (isEnd(node) ? 15 : 7 + 2.2 * Math.sqrt(node.tries.size));
+  // Least squares with a fixed order (pool adjacent violators): nodes that would overlap form a pool, which stands at
+  // the mean of what its nodes wish.
+  function moveToNeighbours(layer, side) {
+    const pools = [];
+    const mean = (pool) => pool.sum / pool.nodes.length;
+    for (const node of layer) {
+      const wish = meanOf(node[side], "y") ?? node.y;
+      let pool = { sum: wish - node.offset, nodes: [node] };
+      while (pools.length && mean(pools.at(-1)) > mean(pool)) {
+        const above = pools.pop();
+        pool = { sum: above.sum + pool.sum, nodes: [...above.nodes, ...pool.nodes] };
+      }
+      pools.push(pool);
+    }
+    for (const pool of pools) {
+      for (const node of pool.nodes) node.y = node.offset + mean(pool);
+    }
+  }
+
+  const radius = (node) => (isEnd(node) ? 15 : 7 + 2.2 * Math.sqrt(node.episodes.size));
   const isEnd = (node) => node.key === "won" || node.key === "lost";
   const below = (node) => (node.states.length > 1 ? `+${viewer.times(node.states.length - 1, "turn")}` : "");
   const above = (node) => (node.loops > 0 ? `↻ ${node.loops}` : "");
@@ -150,122 +208,219 @@
   // horizontal, between columns they bend, so that no edge crosses a label.
   function place({ nodes, edges }) {
     const layers = layout({ nodes, edges });
-    for (const node of nodes) {
-      node.half = Math.max(radius(node), viewer.textWidth(below(node), 10) / 2, viewer.textWidth(above(node), 10) / 2);
-      const ways = edges.filter((way) => way.to === node && way.from.layer < node.layer);
-      // Each state shows the label of its main incoming edge; the other labels appear on hover.
-      [node.main] = ways.sort((a, b) => (b.mark === "best") - (a.mark === "best") || b.tries.size - a.tries.size);
-      if (node.main) [node.label, node.labelled] = fitted(node.main);
-    }
+    for (const node of nodes) setLabel(node, edges);
     let x = MARGIN / 2;
     for (const layer of layers) {
-      const states = layer.filter((one) => !one.stop);
-      const half = Math.max(...states.map((one) => one.half));
-      const centre = x + Math.max(half, ...states.map((one) => (one.main ? one.labelled + radius(one) + 12 : 0)));
+      const states = layer.filter((node) => !node.stop);
+      const half = Math.max(...states.map((node) => node.half));
+      const labels = states.map((node) => (node.main ? node.labelWidth + radius(node) + 12 : 0));
+      const centre = x + Math.max(half, ...labels);
       const end = centre + half + LANE;
-      for (const one of layer) Object.assign(one, { x: centre, begin: x, end });
-      const steep = Math.max(0, ...layer.flatMap((one) => [...one.right].map((other) => Math.abs(other.y - one.y))));
-      x = end + Math.min(90, Math.max(24, 0.4 * steep));
+      for (const node of layer) Object.assign(node, { x: centre, begin: x, end });
+      const climbs = layer.flatMap((node) => [...node.right].map((next) => Math.abs(next.y - node.y)));
+      x = end + Math.min(90, Math.max(24, 0.4 * Math.max(0, ...climbs)));
     }
-    const bottom = Math.max(...layers.flat().map((one) => one.y + room(one))) + 6;
-    const targets = [...new Set(edges.filter(isBack).filter((edge) => edge.to.layer < edge.from.layer).map((edge) => edge.to))];
-    targets.forEach((one, i) => { one.floor = bottom + 8 * i; });
+    const bottom = Math.max(...layers.flat().map((node) => node.y + room(node))) + 6;
+    // Edges that lead back run below the graph, with one height for each state that they lead to.
+    const leadBack = edges.filter((edge) => edge.to.layer < edge.from.layer);
+    const targets = [...new Set(leadBack.map((edge) => edge.to))];
+    targets.forEach((node, i) => {
+      node.floor = bottom + 8 * i;
+    });
     return { width: Math.ceil(layers.at(-1)[0].end), height: Math.ceil(bottom + 8 * targets.length) };
   }
 
+  // Each state shows the label of its main incoming edge; the other labels appear on hover.
+  function setLabel(node, edges) {
+    node.half = Math.max(radius(node), viewer.textWidth(below(node), 10) / 2, viewer.textWidth(above(node), 10) / 2);
+    const incoming = edges.filter((edge) => edge.to === node && edge.from.layer < node.layer);
+    [node.main] = incoming.sort(
+      (a, b) => (b.mark === "best") - (a.mark === "best") || b.episodes.size - a.episodes.size,
+    );
+    if (node.main) [node.label, node.labelWidth] = fitLabel(node.main);
+  }
+
+  const commonAction = (edge) => [...edge.actions].sort((a, b) => b[1] - a[1])[0][0];
+  const winsOf = (edge) => Math.round(edge.share * edge.episodes.size);
+
   // The label of an edge, cut to fit, and its width.
-  function fitted(edge) {
-    const [action] = [...edge.actions].sort((a, b) => b[1] - a[1])[0];
-    const wins = Math.round(edge.share * edge.tries.size);
+  function fitLabel(edge) {
+    const star = edge.mark === "best" ? "★ " : "";
     const weight = edge.mark === "best" ? 700 : 400;
     for (let letters = 40; ; letters -= 1) {
-      const text = `${edge.mark === "best" ? "★ " : ""}${viewer.short(action || "(no action)", letters)} ${wins}/${edge.tries.size}`;
-      const width = viewer.textWidth(text, LABEL, weight);
-      if (width <= LONGEST || letters < 2) return [text, width];
+      const action = viewer.short(commonAction(edge) || "(no action)", letters);
+      const text = `${star}${action} ${winsOf(edge)}/${edge.episodes.size}`;
+      const width = viewer.textWidth(text, LABEL_SIZE, weight);
+      if (width <= MAX_LABEL_WIDTH || letters < 2) return [text, width];
     }
   }
 
-  const thickness = (edge) => (isBack(edge) ? 1.6 : 1.4 + 1.9 * Math.sqrt(edge.tries.size));
+  const thickness = (edge) => (isBack(edge) ? 1.6 : 1.4 + 1.9 * Math.sqrt(edge.episodes.size));
   const isBack = (edge) => edge.to.layer <= edge.from.layer;
 
   // Straight lines between points with rounded corners.
-  function rounded(points) {
+  function roundedPath(points) {
     const toward = ([x, y], [a, b]) => {
-      const far = Math.hypot(a - x, b - y) || 1, step = Math.min(8, far / 2);
-      return `${x + ((a - x) * step) / far},${y + ((b - y) * step) / far}`;
+      const distance = Math.hypot(a - x, b - y) || 1;
+      const step = Math.min(8, distance / 2);
+      return `${x + ((a - x) * step) / distance},${y + ((b - y) * step) / distance}`;
     };
-    return points.map((point, i) => {
+    const part = (point, i) => {
       if (i === 0) return `M${point}`;
-      return i === points.length - 1 ? `L${point}` : `L${toward(point, points[i - 1])} Q${point} ${toward(point, points[i + 1])}`;
-    }).join(" ");
+      if (i === points.length - 1) return `L${point}`;
+      return `L${toward(point, points[i - 1])} Q${point} ${toward(point, points[i + 1])}`;
+    };
+    return points.map(part).join(" ");
   }
 
-  function path(edge) {
-    const { from, to } = edge;
-    if (isBack(edge)) {
-      const [down, up] = [from, to].map((one) => one.end - LANE / 2);
-      const turns = to.layer === from.layer ? [[down, from.y], [down, to.y]] : [[down, from.y], [down, to.floor], [up, to.floor], [up, to.y]];
-      return rounded([[from.x, from.y], ...turns, [to.x, to.y]]);
-    }
-    return edge.way.slice(1).reduce((drawn, one, i) => {
-      const before = edge.way[i], middle = (before.end + one.begin) / 2;
-      return `${drawn} H${before.end} C${middle},${before.y} ${middle},${one.y} ${one.begin},${one.y}`;
-    }, `M${from.x},${from.y}`) + ` H${to.x}`;
+  // Down in the lane after the edge's state, below the graph, and up in the lane after the state it leads to.
+  function backPath({ from, to }) {
+    const down = from.end - LANE / 2;
+    const up = to.end - LANE / 2;
+    const start = [from.x, from.y];
+    const end = [to.x, to.y];
+    if (to.layer === from.layer) return roundedPath([start, [down, from.y], [down, to.y], end]);
+    return roundedPath([start, [down, from.y], [down, to.floor], [up, to.floor], [up, to.y], end]);
+  }
+
+  function edgePath(edge) {
+    if (isBack(edge)) return backPath(edge);
+    const { from, to, way } = edge;
+    const curves = way.slice(1).map((stop, i) => {
+      const before = way[i];
+      const middle = (before.end + stop.begin) / 2;
+      return ` H${before.end} C${middle},${before.y} ${middle},${stop.y} ${stop.begin},${stop.y}`;
+    });
+    return `M${from.x},${from.y}${curves.join("")} H${to.x}`;
+  }
+
+  function edgeMark(edge) {
+    const count = edge.episodes.size;
+    const more = edge.actions.size > 1 ? ` and ${edge.actions.size - 1} other` : "";
+    const title = `${viewer.visible(commonAction(edge))}${more}: ${winsOf(edge)} of ${count} succeed`;
+    const attributes = {
+      class: `way share${viewer.bucket(edge.share)} ${edge.mark || ""} ${isBack(edge) ? "back" : ""}`,
+      d: edgePath(edge),
+      "stroke-width": thickness(edge).toFixed(1),
+    };
+    return s("path", attributes, s("title", null, title));
+  }
+
+  function edgeLabel(node) {
+    const attributes = {
+      class: `label ${node.main.mark || ""}`,
+      x: node.x - radius(node) - 7,
+      y: node.y - 5 - thickness(node.main) / 2,
+      "text-anchor": "end",
+    };
+    return s("text", attributes, node.label);
+  }
+
+  function nodeTitle(node) {
+    const value = node.values.length ? node.values.reduce((a, b) => a + b, 0) / node.values.length : NaN;
+    let name = `state with value ${viewer.number(value)}`;
+    if (isEnd(node)) name = node.key === "won" ? "success" : "no success";
+    const chain = node.states.length > 1 ? `, ${node.states.length} turns in a row` : "";
+    const episodes = viewer.times(node.episodes.size, "episode");
+    return `${name}, ${episodes}, ${viewer.percent(node.share)} succeed${chain}`;
+  }
+
+  const nodeGroup = (kind, node, attributes, ...children) =>
+    s(
+      "g",
+      {
+        class: `${kind} share${viewer.bucket(node.share)} ${isEnd(node) ? node.key : ""}`,
+        transform: `translate(${node.x},${node.y})`,
+        ...attributes,
+      },
+      ...children,
+    );
+
+  // The number of episodes in a circle, and what stands above and below it. Drawn over all circles.
+  function nodeText(node) {
+    const text = (attributes, content) => s("text", { ...attributes, "text-anchor": "middle" }, content);
+    const end = node.key === "won" ? "✓" : "✗";
+    const r = radius(node);
+    return nodeGroup(
+      "name",
+      node,
+      { "aria-hidden": "true" },
+      isEnd(node) ? text({ y: 5 }, end) : text({ y: 4 }, node.episodes.size),
+      below(node) && text({ class: "more", y: r + 12 }, below(node)),
+      above(node) && text({ class: "more", y: -r - 4 }, above(node)),
+    );
+  }
+
+  // The circle of a state, which is a button, or of an end. choose: called with its states.
+  function nodeCircle(node, choose) {
+    const label = nodeTitle(node);
+    const content = [s("circle", { r: radius(node) }), s("title", null, label)];
+    if (isEnd(node)) return nodeGroup("place", node, { role: "img", "aria-label": label }, ...content);
+    const act = () => choose(node.states.map(Number));
+    const onkeydown = (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      act();
+    };
+    const attributes = { role: "button", tabindex: "0", "aria-label": label, onclick: act, onkeydown };
+    return nodeGroup("place", node, attributes, ...content);
   }
 
   viewer.drawGraph = (episodes, choose) => {
     const graph = viewer.stateGraph(episodes);
     if (!graph.nodes.length) return null;
-    const size = place(graph);
-    const caption = `${graph.nodes.length} states, ${graph.edges.length} transitions; blue ones lead to success more often, orange ones less often`;
-    const drawn = s("svg", { class: "graph", viewBox: `0 0 ${size.width} ${size.height}`, width: size.width, height: size.height, role: "group", "aria-label": `Graph of the group's states: ${caption}` });
-    const marks = s("g"), labels = s("g"), dots = s("g"), names = s("g");
-    for (const edge of graph.edges.sort((a, b) => a.tries.size - b.tries.size)) {
-      const [action] = [...edge.actions].sort((a, b) => b[1] - a[1])[0];
-      const count = edge.tries.size, wins = Math.round(edge.share * count);
-      const others = edge.actions.size > 1 ? ` and ${edge.actions.size - 1} other` : "";
-      marks.append(s("path", { class: `way share${viewer.bucket(edge.share)} ${edge.mark || ""} ${isBack(edge) ? "back" : ""}`, d: path(edge), "stroke-width": thickness(edge).toFixed(1) },
-        s("title", null, `${viewer.visible(action)}${others}: ${wins} of ${count} succeed`)));
-    }
-    for (const node of graph.nodes) {
-      if (node.main) labels.append(s("text", { class: `label ${node.main.mark || ""}`, x: node.x - radius(node) - 7, y: node.y - 5 - thickness(node.main) / 2, "text-anchor": "end" }, node.label));
-    }
-    for (const node of graph.nodes) {
-      const value = node.values.length ? node.values.reduce((a, b) => a + b, 0) / node.values.length : NaN;
-      const count = node.tries.size;
-      const name = isEnd(node) ? (node.key === "won" ? "success" : "no success") : `state with value ${viewer.number(value)}`;
-      const label = `${name}, ${viewer.times(count, "episode")}, ${viewer.percent(node.share)} succeed${node.states.length > 1 ? `, ${node.states.length} turns in a row` : ""}`;
-      const r = radius(node);
-      const shape = s("g", { class: `place share${viewer.bucket(node.share)} ${isEnd(node) ? node.key : ""}`, transform: `translate(${node.x},${node.y})` },
-        s("circle", { r }), s("title", null, label));
-      names.append(s("g", { class: `name share${viewer.bucket(node.share)} ${isEnd(node) ? node.key : ""}`, transform: `translate(${node.x},${node.y})`, "aria-hidden": "true" },
-        isEnd(node) ? s("text", { y: 5, "text-anchor": "middle" }, node.key === "won" ? "✓" : "✗") : s("text", { y: 4, "text-anchor": "middle" }, count),
-        below(node) && s("text", { class: "more", y: r + 12, "text-anchor": "middle" }, below(node)),
-        above(node) && s("text", { class: "more", y: -r - 4, "text-anchor": "middle" }, above(node))));
-      if (isEnd(node)) { shape.setAttribute("role", "img"); shape.setAttribute("aria-label", label); dots.append(shape); } else {
-        const act = () => choose(node.states.map(Number));
-        shape.setAttribute("role", "button");
-        shape.setAttribute("tabindex", "0");
-        shape.setAttribute("aria-label", label);
-        shape.addEventListener("click", act);
-        shape.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act(); } });
-        dots.append(shape);
-      }
-    }
-    drawn.append(marks, dots, names, labels);
-    return h("figure", null,
-      h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Graph of the group's states" }, drawn),
-      h("figcaption", null, h("ul", { class: "legend" }, legend(graph).map((one) => h("li", null, one)))));
+    const { width, height } = place(graph);
+    const caption =
+      `${graph.nodes.length} states, ${graph.edges.length} transitions; ` +
+      "blue ones lead to success more often, orange ones less often";
+    const attributes = {
+      class: "graph",
+      viewBox: `0 0 ${width} ${height}`,
+      width,
+      height,
+      role: "group",
+      "aria-label": `Graph of the group's states: ${caption}`,
+    };
+    const edges = graph.edges.sort((a, b) => a.episodes.size - b.episodes.size);
+    const drawing = s(
+      "svg",
+      attributes,
+      s("g", null, edges.map(edgeMark)),
+      s(
+        "g",
+        null,
+        graph.nodes.map((node) => nodeCircle(node, choose)),
+      ),
+      s("g", null, graph.nodes.map(nodeText)),
+      s("g", null, graph.nodes.filter((node) => node.main).map(edgeLabel)),
+    );
+    const items = legend(graph).map((item) => h("li", null, item));
+    return h(
+      "figure",
+      null,
+      viewer.region("Graph of the group's states", drawing),
+      h("figcaption", null, h("ul", { class: "legend" }, items)),
+    );
   };
 
   // What the marks of a graph mean, only those that it has.
-  const legend = ({ nodes, edges }) => [
-    "Circles: states, with the number of episodes that reached them. Click one to highlight its turns below.",
-    ["Lines from left to right: actions. ", h("span", { class: "scale" }, "none succeed", [0, 1, 2, 3, 4].map((i) => h("i", { class: `key share${i}` })), "all succeed")],
-    "2/8: of 8 episodes that took the action, 2 succeed.",
-    edges.some((edge) => edge.mark) && "★: the better choice where episodes diverge.",
-    edges.some(isBack) && "Dotted lines: back to an earlier state.",
-    nodes.some(above) && "↻ 12: 12 turns that did not leave the state.",
-    nodes.some(below) && "+6 turns: the circle stands for a chain of states, 6 turns longer.",
-  ].filter(Boolean);
+  const legend = ({ nodes, edges }) =>
+    [
+      "Circles: states, with the number of episodes that reached them. Click one to highlight its turns below.",
+      [
+        "Lines from left to right: actions. ",
+        h(
+          "span",
+          { class: "scale" },
+          "none succeed",
+          [0, 1, 2, 3, 4].map((i) => h("i", { class: `key share${i}` })),
+          "all succeed",
+        ),
+      ],
+      "2/8: of 8 episodes that took the action, 2 succeed.",
+      edges.some((edge) => edge.mark) && "★: the better choice where episodes diverge.",
+      edges.some(isBack) && "Dotted lines: back to an earlier state.",
+      nodes.some(above) && "↻ 12: 12 turns that did not leave the state.",
+      nodes.some(below) && "+6 turns: the circle stands for a chain of states, 6 turns longer.",
+    ].filter(Boolean);
 })();

@@ -5,86 +5,191 @@
   // The evaluations of a split: before training, the last one (the run's result), and of the averaged weights.
   viewer.ends = (run, split) => {
     const { trained = [], average = null } = run.results[split] ?? {};
-    return trained.length ? { before: trained.find((one) => one.stage === "before"), last: trained.at(-1), average } : null;
+    return trained.length
+      ? { before: trained.find((evaluation) => evaluation.stage === "before"), last: trained.at(-1), average }
+      : null;
   };
   // The evaluations of a split, by iteration.
-  viewer.measured = (run, split) => (run.results[split]?.trained ?? [])
-    .map((one) => [one.iteration ?? run.metrics.iteration?.at(-1) ?? 1, one]).sort((a, b) => a[0] - b[0]);
-  viewer.range = ({ low, high }) => (Number.isFinite(low) && Number.isFinite(high) ? `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]` : "");
+  viewer.measured = (run, split) =>
+    (run.results[split]?.trained ?? [])
+      .map((evaluation) => [evaluation.iteration ?? run.metrics.iteration?.at(-1) ?? 1, evaluation])
+      .sort((a, b) => a[0] - b[0]);
+  viewer.range = ({ low, high }) =>
+    Number.isFinite(low) && Number.isFinite(high) ? `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]` : "";
 
   function headline(run) {
     return Object.keys(run.results).map((split) => {
       const { before, last, average } = viewer.ends(run, split) ?? {};
       if (last?.stage !== "after") return null;
-      return [h("p", { class: "headline" }, `${viewer.visible(split)}: `, before && `${viewer.percent(before.success.value)} before, `,
-        h("b", null, viewer.percent(last.success.value)), before && " after training", ` ${viewer.range(last.success)}`),
-      average && h("p", { class: "soft" }, `averaged weights: ${viewer.percent(average.success.value)} ${viewer.range(average.success)}`)];
+      return [
+        h(
+          "p",
+          { class: "headline" },
+          `${viewer.visible(split)}: `,
+          before && `${viewer.percent(before.success.value)} before, `,
+          h("b", null, viewer.percent(last.success.value)),
+          before && " after training",
+          ` ${viewer.range(last.success)}`,
+        ),
+        average &&
+          h(
+            "p",
+            { class: "soft" },
+            `averaged weights: ${viewer.percent(average.success.value)} ${viewer.range(average.success)}`,
+          ),
+      ];
     });
   }
 
+  // The success of a run's evaluations on a split; a point links to its episodes, if their file is here.
+  function splitLine(run, number, split, labelsHere) {
+    const points = viewer.measured(run, split);
+    const labels = new Map(points.map(([x, evaluation]) => [x, evaluation.label]));
+    const numbers = (key) => points.map(([, evaluation]) => evaluation.success[key]);
+    return {
+      name: viewer.visible(split),
+      x: points.map(([x]) => x),
+      y: numbers("value"),
+      low: numbers("low"),
+      high: numbers("high"),
+      href: (x) => {
+        const label = labels.get(x);
+        return labelsHere.has(label) ? viewer.link(["groups"], { run: number, source: label }) : null;
+      },
+    };
+  }
+
+  function trainingLine(run, number, sources) {
+    const labels = new Map(
+      sources.filter((source) => source.stage === "train").map((source) => [source.iteration, source.label]),
+    );
+    return {
+      name: "training",
+      x: run.metrics.iteration || [],
+      y: run.metrics.success_rate || [],
+      href: (x) => (labels.has(x) ? viewer.link(["groups"], { run: number, source: labels.get(x) }) : null),
+    };
+  }
+
+  // A metric of each of a run's environments.
+  const environmentLines = (run, metric) =>
+    run.environments.map((environment) => ({
+      name: viewer.visible(environment),
+      x: run.metrics.iteration || [],
+      y: run.metrics[`${metric}/${environment}`],
+    }));
+
   function curves(run, number) {
-    const { sources } = viewer.data;
-    const kept = new Map(sources.filter((one) => one.run === number && one.stage === "train").map((one) => [one.iteration, one]));
-    const at = run.metrics.iteration || [];
-    const series = [{
-      name: "training", x: at, y: run.metrics.success_rate || [],
-      href: (x) => (kept.has(x) ? viewer.link(["groups"], { run: number, source: kept.get(x).label }) : null),
-    }];
-    for (const split of Object.keys(run.results)) {
-      const points = viewer.measured(run, split);
-      const labels = new Map(points.map(([x, one]) => [x, one.label]));
-      const written = new Set(sources.filter((one) => one.run === number).map((one) => one.label));
-      series.push({
-        name: viewer.visible(split), x: points.map(([x]) => x), y: points.map(([, one]) => one.success.value),
-        low: points.map(([, one]) => one.success.low), high: points.map(([, one]) => one.success.high),
-        href: (x) => (written.has(labels.get(x)) ? viewer.link(["groups"], { run: number, source: labels.get(x) }) : null),
-      });
+    const sources = viewer.data.sources.filter((source) => source.run === number);
+    const labelsHere = new Set(sources.map((source) => source.label));
+    const lines = [
+      trainingLine(run, number, sources),
+      ...Object.keys(run.results).map((split) => splitLine(run, number, split, labelsHere)),
+    ];
+    if (lines.every((line) => line.x.length < 2)) return null;
+    const options = { share: true, height: 300 };
+    const charts = [viewer.chart("success; click a point to see its groups", lines, options)];
+    if (run.environments.length) {
+      const environments = environmentLines(run, "success_rate");
+      charts.push(viewer.chart("success in training, by environment", environments, options));
     }
-    if (series.every((one) => one.x.length < 2)) return null;
-    const environments = run.environments.map((environment) => ({ name: viewer.visible(environment), x: at, y: run.metrics[`success_rate/${environment}`] }));
-    return [viewer.chart("success; click a point to see its groups", series, { share: true, height: 300 }),
-      environments.length ? viewer.chart("success in training, by environment", environments, { share: true, height: 300 }) : null];
+    return charts;
   }
 
-  function files(numbers) {
+  // Groups, episodes and successes of each file.
+  function countsOfSources() {
     const { sources, groups } = viewer.data;
-    const counts = sources.map(() => [0, 0, 0]);
-    groups.source.forEach((source, g) => { counts[source][0] += 1; counts[source][1] += groups.size[g]; counts[source][2] += groups.wins[g]; });
-    const mine = sources.map((source, i) => [source, ...counts[i]]).filter(([source]) => numbers.includes(source.run));
-    const of = numbers.length === 1 ? { run: numbers[0] } : {};
-    return [h("h2", { id: "files" }, "Episodes"),
-      h("p", null, h("a", { href: viewer.link(["groups"], of) }, "All groups"), " · ", h("a", { href: viewer.link(["episodes"], of) }, "All episodes")),
-      h("div", { class: "wide", tabindex: 0, role: "region", "aria-labelledby": "files" }, h("table", null,
-        h("thead", null, h("tr", null, ["file", "groups", "episodes", "success"].map((name) => h("th", { scope: "col" }, name)))),
-        h("tbody", null, mine.map(([source, inside, episodes, wins]) => h("tr", null,
-          h("th", { scope: "row" }, h("a", { href: viewer.link(["groups"], { run: source.run, source: source.label }) }, viewer.sourceName(source))),
-          h("td", null, inside), h("td", null, episodes), h("td", null, viewer.bar(wins / episodes), viewer.percent(wins / episodes)))))))];
+    const counts = sources.map(() => ({ groups: 0, episodes: 0, wins: 0 }));
+    groups.source.forEach((source, g) => {
+      counts[source].groups += 1;
+      counts[source].episodes += groups.size[g];
+      counts[source].wins += groups.wins[g];
+    });
+    return counts;
   }
 
-  viewer.problems = () => {
-    const { problems } = viewer.data;
-    return problems.length ? [h("h2", null, "Files that cannot be read"), h("ul", { class: "notes" }, problems.slice(0, 50).map((one) => h("li", null, viewer.visible(one))))] : null;
-  };
+  function fileRow(source, { groups, episodes, wins }) {
+    const href = viewer.link(["groups"], { run: source.run, source: source.label });
+    return h(
+      "tr",
+      null,
+      h("th", { scope: "row" }, h("a", { href }, viewer.sourceName(source))),
+      h("td", null, groups),
+      h("td", null, episodes),
+      h("td", null, viewer.bar(wins / episodes), viewer.percent(wins / episodes)),
+    );
+  }
+
+  // The files of episodes of a run.
+  function files(number) {
+    const counts = countsOfSources();
+    const rows = viewer.data.sources
+      .map((source, i) => (source.run === number ? fileRow(source, counts[i]) : null))
+      .filter(Boolean);
+    const heads = ["file", "groups", "episodes", "success"].map((name) => h("th", { scope: "col" }, name));
+    const table = h("table", null, h("thead", null, h("tr", null, heads)), h("tbody", null, rows));
+    return [
+      h("h2", { id: "files" }, "Episodes"),
+      h(
+        "p",
+        null,
+        h("a", { href: viewer.link(["groups"], { run: number }) }, "All groups"),
+        " · ",
+        h("a", { href: viewer.link(["episodes"], { run: number }) }, "All episodes"),
+      ),
+      h("div", { class: "wide", tabindex: 0, role: "region", "aria-labelledby": "files" }, table),
+    ];
+  }
+
+  // A heading and a list of texts; nothing without any.
+  function notes(title, texts) {
+    if (!texts.length) return null;
+    const items = texts.map((text) => h("li", null, viewer.visible(text)));
+    return [h("h2", null, title), h("ul", { class: "notes" }, items)];
+  }
+
+  viewer.problems = () => notes("Files that cannot be read", viewer.data.problems.slice(0, 50));
 
   // The title of a curve: its caption and the name of the metric.
   viewer.caption = (name, caption) => (caption === name.replaceAll("_", " ") ? name : `${caption} (${name})`);
 
+  function metricChart(run, { name, caption, share }) {
+    const total = {
+      name: run.environments.length ? "the whole" : caption,
+      x: run.metrics.iteration,
+      y: run.metrics[name],
+    };
+    const parts = environmentLines(run, name).filter((line) => line.y);
+    return viewer.chart(viewer.caption(name, caption), [total, ...parts], { share });
+  }
+
+  function moreCurves(run) {
+    const charts = viewer.data.curves
+      .filter(({ name }) => run.metrics[name]?.some(Number.isFinite))
+      .map((curve) => metricChart(run, curve));
+    if (!charts.length) return null;
+    const summary = h("summary", null, "More curves");
+    return h("details", { class: "more-curves" }, summary, h("div", { class: "charts" }, charts));
+  }
+
   viewer.runPage = (number) => {
-    const { runs, curves: shown } = viewer.data;
+    const { runs } = viewer.data;
     const run = runs[number];
-    const metrics = shown.filter(({ name }) => run.metrics[name]?.some(Number.isFinite))
-      .map(({ name, caption, share }) => viewer.chart(viewer.caption(name, caption), [
-        { name: run.environments.length ? "the whole" : caption, x: run.metrics.iteration, y: run.metrics[name] },
-        ...run.environments.filter((environment) => run.metrics[`${name}/${environment}`])
-          .map((environment) => ({ name: viewer.visible(environment), x: run.metrics.iteration, y: run.metrics[`${name}/${environment}`] })),
-      ], { share }));
-    const page = [h("section", { class: "run" },
-      h("h1", null, viewer.visible(run.name), run.algorithm && h("small", null, viewer.visible(run.algorithm))),
-      headline(run), curves(run, number),
-      run.notes.length ? [h("h2", null, "Health"), h("ul", { class: "notes" }, run.notes.map((note) => h("li", null, viewer.visible(note))))] : null,
-      metrics.length ? h("details", { class: "more-curves" }, h("summary", null, "More curves"), h("div", { class: "charts" }, metrics)) : null),
-    files([number]), runs.length === 1 ? viewer.problems() : null];
-    return { title: run.name, trail: runs.length > 1 ? [["Runs", "#/"], [viewer.short(run.name, 40)]] : [], page };
+    const algorithm = run.algorithm && h("small", null, viewer.visible(run.algorithm));
+    const section = h(
+      "section",
+      { class: "run" },
+      h("h1", null, viewer.visible(run.name), algorithm),
+      headline(run),
+      curves(run, number),
+      notes("Health", run.notes),
+      moreCurves(run),
+    );
+    return {
+      title: run.name,
+      trail: runs.length > 1 ? [["Runs", "#/"], [viewer.short(run.name, 40)]] : [],
+      page: [section, files(number), runs.length === 1 ? viewer.problems() : null],
+    };
   };
 
   // The first page of one run is the run, of several runs their table.

@@ -4,108 +4,274 @@
   const { h } = viewer;
 
   const rowOf = (run, number) => {
-    const [success, average] = ["last", "average"].map((end) => Object.fromEntries(
-      Object.keys(run.results).map((split) => [split, viewer.ends(run, split)?.[end]?.success])));
-    const { name, algorithm, environment, seed } = run;
-    return { number, name, algorithm, environment, seed, success, average, curve: run.metrics.success_rate || [], iterations: run.metrics.iteration?.at(-1) ?? 0 };
+    const bySplit = (end) =>
+      Object.fromEntries(Object.keys(run.results).map((split) => [split, viewer.ends(run, split)?.[end]?.success]));
+    return {
+      number,
+      name: run.name,
+      algorithm: run.algorithm,
+      environment: run.environment,
+      seed: run.seed,
+      success: bySplit("last"),
+      average: bySplit("average"),
+      curve: run.metrics.success_rate || [],
+      iterations: run.metrics.iteration?.at(-1) ?? 0,
+    };
   };
 
-  // The success on the chosen split, by default on the row's first.
-  const measured = (row, query) => query.split || Object.keys(row.success).find((split) => row.success[split]);
-  const found = (row, query) => row.success[measured(row, query)];
-  const averaged = (row, query) => row.average[measured(row, query)];
+  // The split of the filter, by default the row's first.
+  const splitOf = (row, query) => query.split || Object.keys(row.success).find((split) => row.success[split]);
+  const success = (row, query) => row.success[splitOf(row, query)];
+  const averageSuccess = (row, query) => row.average[splitOf(row, query)];
 
-  function interval(success, colour = "c0") {
-    if (!success) return "-";
-    const { value, low, high } = success;
-    const whole = Number.isFinite(low) && Number.isFinite(high);
-    return [whole && h("span", { class: `interval ${colour}`, role: "img", "aria-label": `95 % interval ${viewer.range(success)}`, "--low": Math.max(0, low), "--high": Math.min(1, high), "--value": value }, h("i"), h("b")),
-      h("span", null, `${viewer.percent(value)} `), h("small", { class: "soft" }, viewer.range(success))];
+  function interval(estimate, colour = "c0") {
+    if (!estimate) return "-";
+    const { value, low, high } = estimate;
+    const attributes = {
+      class: `interval ${colour}`,
+      role: "img",
+      "aria-label": `95 % interval ${viewer.range(estimate)}`,
+      "--low": Math.max(0, low),
+      "--high": Math.min(1, high),
+      "--value": value,
+    };
+    const bounded = Number.isFinite(low) && Number.isFinite(high);
+    return [
+      bounded && h("span", attributes, h("i"), h("b")),
+      h("span", null, `${viewer.percent(value)} `),
+      h("small", { class: "soft" }, viewer.range(estimate)),
+    ];
+  }
+
+  const averageText = (estimate) =>
+    h("small", { class: "soft average" }, `averaged weights: ${viewer.percent(estimate.value)}`);
+
+  // The two runs that are selected, and a link that compares them.
+  function selection(runs) {
+    const selected = [];
+    const offer = h("p", { role: "status", class: "offer" });
+    const draw = () => {
+      const names = selected.map((number) => viewer.short(runs[number].name, 30));
+      const href = viewer.link(["runs", ...selected]);
+      offer.replaceChildren(
+        selected.length === 2
+          ? h("a", { class: "button", href }, names.join(" and "))
+          : h("span", { class: "soft" }, "Select two runs to compare them."),
+      );
+    };
+    const toggle = (number) => {
+      const place = selected.indexOf(number);
+      if (place >= 0) selected.splice(place, 1);
+      else selected.push(number);
+      while (selected.length > 2) selected.shift();
+      document.querySelectorAll("input[data-run]").forEach((checkbox) => {
+        checkbox.checked = selected.includes(Number(checkbox.dataset.run));
+      });
+      draw();
+    };
+    const checkbox = ({ number, name }) =>
+      h("input", {
+        type: "checkbox",
+        "aria-label": `Select ${viewer.short(name, 60)}`,
+        "data-run": number,
+        checked: selected.includes(number),
+        onchange: () => toggle(number),
+      });
+    draw();
+    return { offer, checkbox };
+  }
+
+  // Of the table: key, name, cell and what rows are sorted by.
+  const columns = (query, checkbox) => [
+    [
+      "name",
+      "Run",
+      (row) => [checkbox(row), " ", h("a", { href: viewer.link(["run", row.number]) }, viewer.short(row.name, 60))],
+      (row) => row.name,
+    ],
+    [
+      "success",
+      "Success",
+      (row) => {
+        const average = averageSuccess(row, query);
+        return [interval(success(row, query)), average && averageText(average)];
+      },
+      (row) => success(row, query)?.value ?? -1,
+    ],
+    [
+      "curve",
+      "In training",
+      (row) => viewer.sparkline(row.curve, `success in training, last ${viewer.percent(row.curve.at(-1))}`),
+      (row) => row.curve.at(-1) ?? -1,
+    ],
+    ["algorithm", "Algorithm", (row) => viewer.short(row.algorithm, 60), (row) => row.algorithm],
+    ["environment", "Environment", (row) => viewer.short(row.environment, 50), (row) => row.environment],
+    ["seed", "Seed", (row) => viewer.short(row.seed, 30), (row) => Number(row.seed) || 0],
+    ["iterations", "Iterations", (row) => row.iterations, (row) => row.iterations],
+  ];
+
+  function matches(row, query) {
+    const part = (query.name || "").toLowerCase();
+    return (
+      (!part || row.name.toLowerCase().includes(part)) &&
+      (!query.environment || row.environment === query.environment) &&
+      (!query.algorithm || row.algorithm === query.algorithm) &&
+      (!query.split || row.success[query.split])
+    );
+  }
+
+  // The filters above the table.
+  const filters = (runs, splits) => (query, changed) => {
+    const names = (key) => [...new Set(runs.map((run) => run[key]))];
+    const splitNames = [["", "each run's first split"], ...splits.map((split) => [split, viewer.visible(split)])];
+    return [
+      viewer.search(query, "name", "Run", "part of a run's name", changed),
+      viewer.pickName(query, "environment", "Environment", "any environment", names("environment"), changed),
+      viewer.pickName(query, "algorithm", "Algorithm", "any algorithm", names("algorithm"), changed),
+      splits.length > 1 && viewer.pick(query, "split", "Success on", splitNames, changed),
+    ];
+  };
+
+  function allGroups() {
+    const { sources, groups } = viewer.data;
+    const count = groups.size.length;
+    if (!count) return null;
+    const link = h("a", { href: viewer.link(["groups"]) }, `All ${viewer.times(count, "group")}`);
+    return h("p", null, link, ` in ${viewer.times(sources.length, "episode file")}.`);
   }
 
   viewer.runs = (query) => {
-    const { runs, sources, groups } = viewer.data;
+    const { runs } = viewer.data;
     const rows = runs.map(rowOf);
     const splits = [...new Set(rows.flatMap((row) => Object.keys(row.success)))];
-    const environments = [...new Set(runs.map((run) => run.environment))];
-    const algorithms = [...new Set(runs.map((run) => run.algorithm))];
-    const chosen = [];
-    const offer = h("p", { role: "status", class: "offer" });
-    const offered = () => offer.replaceChildren(chosen.length === 2
-      ? h("a", { class: "button", href: viewer.link(["runs", ...chosen]) }, `${viewer.short(runs[chosen[0]].name, 30)} and ${viewer.short(runs[chosen[1]].name, 30)}`)
-      : h("span", { class: "soft" }, "Select two runs to compare them."));
-    offered();
-    const choose = (row) => {
-      const { number } = row;
-      const box = h("input", {
-        type: "checkbox", "aria-label": `Select ${viewer.short(row.name, 60)}`, "data-run": number, checked: chosen.includes(number),
-        onchange: () => {
-          const at = chosen.indexOf(number);
-          if (at >= 0) chosen.splice(at, 1); else chosen.push(number);
-          while (chosen.length > 2) chosen.shift();
-          document.querySelectorAll("input[data-run]").forEach((one) => { one.checked = chosen.includes(Number(one.dataset.run)); });
-          offered();
-        },
-      });
-      return box;
-    };
-    const name = (row) => h("a", { href: viewer.link(["run", row.number]) }, viewer.short(row.name, 60));
-    const columns = (state) => [
-      ["name", "Run", (row) => [choose(row), " ", name(row)], (row) => row.name],
-      ["success", "Success", (row) => [interval(found(row, state)), averaged(row, state) && h("small", { class: "soft average" }, `averaged weights: ${viewer.percent(averaged(row, state).value)}`)], (row) => found(row, state)?.value ?? -1],
-      ["curve", "In training", (row) => viewer.sparkline(row.curve, `success in training, last ${viewer.percent(row.curve.at(-1))}`), (row) => row.curve.at(-1) ?? -1],
-      ["algorithm", "Algorithm", (row) => viewer.short(row.algorithm, 60), (row) => row.algorithm],
-      ["environment", "Environment", (row) => viewer.short(row.environment, 50), (row) => row.environment],
-      ["seed", "Seed", (row) => viewer.short(row.seed, 30), (row) => Number(row.seed) || 0],
-      ["iterations", "Iterations", (row) => row.iterations, (row) => row.iterations],
-    ];
-    const find = (state) => {
-      const wanted = (state.name || "").toLowerCase();
-      return rows.filter((row) => (!wanted || row.name.toLowerCase().includes(wanted)) &&
-        (!state.environment || row.environment === state.environment) && (!state.algorithm || row.algorithm === state.algorithm) && (!state.split || row.success[state.split]));
-    };
-    const form = (state, changed) => [
-      viewer.search(state, "name", "Run", "part of a run's name", changed),
-      viewer.pickName(state, "environment", "Environment", "any environment", environments, changed),
-      viewer.pickName(state, "algorithm", "Algorithm", "any algorithm", algorithms, changed),
-      splits.length > 1 && viewer.pick(state, "split", "Success on", [["", "each run's first split"], ...splits.map((one) => [one, viewer.visible(one)])], changed),
-    ];
-    const table = viewer.table("Runs", query, { form, find, columns, noun: "run", standard: { value: (row) => found(row, {})?.value ?? -1, words: "highest success first" } });
-    const played = groups.size.length ? h("p", null, h("a", { href: viewer.link(["groups"]) }, `All ${viewer.times(groups.size.length, "group")}`), ` in ${viewer.times(sources.length, "episode file")}.`) : null;
+    const { offer, checkbox } = selection(runs);
+    const table = viewer.table("Runs", query, {
+      form: filters(runs, splits),
+      find: (state) => rows.filter((row) => matches(row, state)),
+      columns: (state) => columns(state, checkbox),
+      noun: "run",
+      standard: { value: (row) => success(row, {})?.value ?? -1, words: "highest success first" },
+    });
     table.page.splice(3, 0, offer);
-    return { ...table, title: viewer.times(runs.length, "run"), trail: [], page: [...table.page, played, viewer.problems()] };
+    return {
+      ...table,
+      title: viewer.times(runs.length, "run"),
+      trail: [],
+      page: [...table.page, allGroups(), viewer.problems()],
+    };
   };
+
+  // A comparison of two runs ------------------------------------------------------------------------------------------
+
+  // pair: the runs with their numbers and names; runs of one name are numbered.
+  function pairOf(left, right) {
+    const { runs } = viewer.data;
+    const sameName = runs[left].name === runs[right].name;
+    return [left, right].map((number, i) => {
+      const run = runs[number];
+      return { run, number, name: viewer.visible(sameName ? `${run.name} (${i + 1})` : run.name) };
+    });
+  }
+
+  function pairHead(first, pair) {
+    const heads = pair.map(({ number, name }, i) =>
+      h("th", { scope: "col" }, h("i", { class: `key c${i}` }), h("a", { href: viewer.link(["run", number]) }, name)),
+    );
+    return h("thead", null, h("tr", null, h("th", { scope: "col" }, first), heads));
+  }
+
+  function resultCell(end, i) {
+    if (!end) return h("td", null, "-");
+    return h(
+      "td",
+      null,
+      end.before && `${viewer.percent(end.before.success.value)} → `,
+      interval(end.last.success, `c${i}`),
+      end.average && averageText(end.average.success),
+    );
+  }
+
+  function resultRow(split, pair) {
+    const ends = pair.map(({ run }) => viewer.ends(run, split));
+    const differ = ends[0] && ends[1] && ends[0].last.task_set !== ends[1].last.task_set;
+    return h(
+      "tr",
+      null,
+      h("th", { scope: "row" }, viewer.visible(split), differ && h("small", { class: "bad" }, " different tasks")),
+      ends.map(resultCell),
+    );
+  }
+
+  function settingsTable(pair) {
+    const differ = Object.entries(viewer.data.settings).filter(
+      ([name, values]) => name !== "name" && values[pair[0].number] !== values[pair[1].number],
+    );
+    const head = h("h2", { id: "settings" }, differ.length ? "Settings that differ" : "All settings are equal");
+    if (!differ.length) return [head];
+    const cell = (value) => h("td", { class: "said" }, value === null ? "-" : viewer.visible(value));
+    const rows = differ.map(([name, values]) =>
+      h(
+        "tr",
+        null,
+        h("th", { scope: "row" }, h("code", null, viewer.visible(name))),
+        pair.map(({ number }) => cell(values[number])),
+      ),
+    );
+    const table = h("table", null, pairHead("setting", pair), h("tbody", null, rows));
+    return [head, h("div", { class: "wide", tabindex: 0, role: "region", "aria-labelledby": "settings" }, table)];
+  }
+
+  // One chart with a line per run. values(run): the numbers of its iterations.
+  function pairChart(title, pair, values, options) {
+    const lines = pair.map(({ run, name }) => ({ name, x: run.metrics.iteration || [], y: values(run) }));
+    return viewer.chart(title, lines, options);
+  }
+
+  function splitChart(split, pair) {
+    const lines = pair.map(({ run, name }) => {
+      const points = viewer.measured(run, split);
+      const numbers = (key) => points.map(([, evaluation]) => evaluation.success[key]);
+      return { name, x: points.map(([x]) => x), y: numbers("value"), low: numbers("low"), high: numbers("high") };
+    });
+    return viewer.chart(`success on ${viewer.visible(split)}`, lines, { share: true, height: 260 });
+  }
+
+  function metricCharts(pair) {
+    const logged = viewer.data.curves.filter(({ name }) =>
+      pair.some(({ run }) => run.metrics[name]?.some(Number.isFinite)),
+    );
+    const charts = logged.map(({ name, caption, share }) =>
+      pairChart(viewer.caption(name, caption), pair, (run) => run.metrics[name] || [], { share }),
+    );
+    return h("div", { class: "charts" }, charts);
+  }
 
   // Two runs: their results, the settings that differ, and their curves in the same charts.
   viewer.twoRuns = (left, right) => {
-    const { runs, settings, curves } = viewer.data;
-    const pair = [runs[left], runs[right]];
-    const names = pair.map((run, i) => (pair[0].name === pair[1].name ? `${run.name} (${i + 1})` : run.name)).map((name) => viewer.visible(name));
-    const splits = [...new Set(pair.flatMap((run) => Object.keys(run.results)))];
-    const heads = (first) => h("thead", null, h("tr", null, h("th", { scope: "col" }, first), names.map((name, i) => h("th", { scope: "col" }, h("i", { class: `key c${i}` }), h("a", { href: viewer.link(["run", [left, right][i]]) }, name)))));
-    const results = splits.map((split) => {
-      const ends = pair.map((run) => viewer.ends(run, split));
-      const same = ends[0] && ends[1] && ends[0].last.panel === ends[1].last.panel;
-      return h("tr", null, h("th", { scope: "row" }, viewer.visible(split), ends[0] && ends[1] && !same && h("small", { class: "bad" }, " different tasks")),
-        ends.map((one, i) => h("td", null, one ? [one.before && `${viewer.percent(one.before.success.value)} → `, interval(one.last.success, `c${i}`), one.average && h("small", { class: "soft average" }, `averaged weights: ${viewer.percent(one.average.success.value)}`)] : "-")));
-    });
-    const differ = Object.entries(settings).filter(([name, values]) => name !== "name" && values[left] !== values[right]);
-    const chart = (title, ys, share, height) => viewer.chart(title, pair.map((run, i) => ({ name: names[i], x: run.metrics.iteration || [], y: ys(run) })), { share, height });
-    const measured = splits.map((split) => viewer.chart(`success on ${viewer.visible(split)}`, pair.map((run, i) => {
-      const of = viewer.measured(run, split).map(([x, one]) => [x, one.success]);
-      return { name: names[i], x: of.map(([x]) => x), y: of.map(([, one]) => one.value), low: of.map(([, one]) => one.low), high: of.map(([, one]) => one.high) };
-    }), { share: true, height: 260 }));
+    const pair = pairOf(left, right);
+    const splits = [...new Set(pair.flatMap(({ run }) => Object.keys(run.results)))];
+    const results = splits.map((split) => resultRow(split, pair));
+    const command = `gagpo report ${pair.map(({ run }) => viewer.short(run.name, 60)).join(" ")}`;
+    const title = pair.map(({ name }) => name).join(" and ");
+    const shortTitle = pair.map(({ name }) => viewer.short(name, 24)).join(" and ");
     return {
-      title: `${names[0]} and ${names[1]}`, trail: [["Runs", "#/"], [`${viewer.short(names[0], 24)} and ${viewer.short(names[1], 24)}`]],
-      page: [h("h1", null, `${names[0]} and ${names[1]}`),
-        h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Results" }, h("table", null, heads("success"), h("tbody", null, results))),
-        h("p", { class: "soft" }, h("code", null, `gagpo report ${pair.map((run) => viewer.short(run.name, 60)).join(" ")}`), " in the folder of the runs compares them task by task, with statistical tests."),
-        measured, chart("success in training", (run) => run.metrics.success_rate || [], true, 260),
-        h("h2", { id: "settings" }, differ.length ? "Settings that differ" : "All settings are equal"),
-        differ.length ? h("div", { class: "wide", tabindex: 0, role: "region", "aria-labelledby": "settings" }, h("table", null, heads("setting"),
-          h("tbody", null, differ.map(([name, values]) => h("tr", null, h("th", { scope: "row" }, h("code", null, viewer.visible(name))), [left, right].map((n) => h("td", { class: "said" }, values[n] === null ? "-" : viewer.visible(values[n])))))))) : null,
+      title,
+      trail: [["Runs", "#/"], [shortTitle]],
+      page: [
+        h("h1", null, title),
+        viewer.region("Results", h("table", null, pairHead("success", pair), h("tbody", null, results))),
+        h(
+          "p",
+          { class: "soft" },
+          h("code", null, command),
+          " in the folder of the runs compares them task by task, with statistical tests.",
+        ),
+        splits.map((split) => splitChart(split, pair)),
+        pairChart("success in training", pair, (run) => run.metrics.success_rate || [], { share: true, height: 260 }),
+        settingsTable(pair),
         h("h2", null, "Curves"),
-        h("div", { class: "charts" }, curves.filter(({ name }) => pair.some((run) => run.metrics[name]?.some(Number.isFinite))).map(({ name, caption, share }) => chart(viewer.caption(name, caption), (run) => run.metrics[name] || [], share)))],
+        metricCharts(pair),
+      ],
     };
   };
 })();

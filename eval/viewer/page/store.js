@@ -3,7 +3,7 @@
 (() => {
   const shards = new Map(); // name -> groups
   const waiting = new Map(); // name -> {promise, resolve}
-  const KEPT = 12; // shards kept in memory
+  const MAX_SHARDS = 12; // in memory
   let data = null;
 
   viewer.load = (index) => {
@@ -16,13 +16,14 @@
     for (let g = 0; g < count; g += 1) owner.fill(g, first[g], first[g + 1]);
     const start = []; // the first group of each source
     for (let g = 0; g < count; g += 1) start[groups.source[g]] ??= g;
-    data = viewer.data = { ...index, first, owner, start, lower: index.tasks.map((task) => task.toLowerCase()) };
+    data = { ...index, first, owner, start, lower: index.tasks.map((task) => task.toLowerCase()) };
+    viewer.data = data;
     viewer.show();
   };
 
   viewer.shard = (name, groups) => {
     shards.set(name, groups);
-    if (shards.size > KEPT) shards.delete(shards.keys().next().value);
+    if (shards.size > MAX_SHARDS) shards.delete(shards.keys().next().value);
     waiting.get(name)?.resolve(groups);
     waiting.delete(name);
   };
@@ -30,15 +31,21 @@
   viewer.script = (source, failed) => {
     const script = viewer.h("script", { src: source });
     script.addEventListener("load", () => script.remove());
-    script.addEventListener("error", () => { script.remove(); failed(); });
+    script.addEventListener("error", () => {
+      script.remove();
+      failed();
+    });
     document.head.append(script);
   };
 
-  function shard(name) {
+  // The groups of a shard. Pages that wait for the same shard share one promise, which `viewer.shard` resolves.
+  function loadShard(name) {
     if (shards.has(name)) return Promise.resolve(shards.get(name));
     if (!waiting.has(name)) {
       const entry = {};
-      entry.promise = new Promise((resolve, reject) => { Object.assign(entry, { resolve, reject }); });
+      entry.promise = new Promise((resolve, reject) => {
+        Object.assign(entry, { resolve, reject });
+      });
       waiting.set(name, entry);
       viewer.script("data/" + name, () => {
         waiting.delete(name);
@@ -53,15 +60,22 @@
     const { groups, sources, tasks, types, start } = data;
     const source = sources[groups.source[g]];
     return {
-      g, source, task: tasks[groups.task[g]], type: types[groups.type[g]], size: groups.size[g], wins: groups.wins[g],
-      turns: groups.turns[g], differ: groups.differ[g], ordinal: g - start[groups.source[g]],
+      g,
+      source,
+      task: tasks[groups.task[g]],
+      type: types[groups.type[g]],
+      size: groups.size[g],
+      wins: groups.wins[g],
+      turns: groups.turns[g],
+      differ: groups.differ[g],
+      ordinal: g - start[groups.source[g]],
     };
   };
 
   viewer.episodesOf = async (g) => {
     const { groups, sources } = data;
     const name = sources[groups.source[g]].shards[groups.shard[g]];
-    return (await shard(name))[groups.place[g]].episodes;
+    return (await loadShard(name))[groups.place[g]].episodes;
   };
 
   // An address names run, file, group and episode, so it stays valid when the run is exported again.
@@ -74,17 +88,19 @@
     return viewer.link(["episode", group.source.run, group.source.label, group.ordinal, e], query);
   };
   viewer.find = (run, label, ordinal) => {
-    const source = data.sources.findIndex((one) => one.run === Number(run) && one.label === label);
-    const g = source < 0 || data.start[source] === undefined ? NaN : data.start[source] + Number(ordinal);
-    return data.groups.source[g] === source ? g : null;
+    const number = data.sources.findIndex((source) => source.run === Number(run) && source.label === label);
+    if (number < 0 || data.start[number] === undefined) return null;
+    const g = data.start[number] + Number(ordinal);
+    return data.groups.source[g] === number ? g : null;
   };
 
-  viewer.outcome = (flags) => (flags & 1 ? "success" : ["no success", "truncated", "failed"][(flags >> 1) & 3] || "no success");
+  viewer.outcome = (flags) =>
+    flags & 1 ? "success" : ["no success", "truncated", "failed"][(flags >> 1) & 3] || "no success";
   viewer.sourceName = (source) => {
     const run = data.runs.length > 1 ? `${viewer.visible(data.runs[source.run].name)}: ` : "";
     if (source.stage === "train") return `${run}training, iteration ${source.iteration}`;
     if (source.stage === "other") return run + viewer.visible(source.label);
-    const at = { iteration: `at iteration ${source.iteration}`, average: "averaged weights" }[source.stage] ?? `${source.stage} training`;
-    return `${run}${viewer.visible(source.split)}, ${at}`;
+    const stages = { iteration: `at iteration ${source.iteration}`, average: "averaged weights" };
+    return `${run}${viewer.visible(source.split)}, ${stages[source.stage] ?? `${source.stage} training`}`;
   };
 })();

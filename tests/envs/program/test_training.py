@@ -71,10 +71,10 @@ def test_a_program_plays_the_episodes_of_our_own_loop_token_for_token(rooms, tem
 def test_an_evaluation_plays_the_last_split_that_has_tasks(rooms, tmp_path):
     kwargs = rooms({"train": 2, "valid_seen": 1, "valid_unseen": 2})[1]
     asked = {"environment": "gagpo/Program-v0", "kwargs": kwargs, "max_tokens": 8, "quiet": True}
-    assert evaluate("starter:alfworld", **asked).panel.split == "test"
+    assert evaluate("starter:alfworld", **asked).task_set.split == "test"
     rows = [row for row in (tmp_path / "tasks.jsonl").read_text().splitlines() if "train" in row]
     (tmp_path / "tasks.jsonl").write_text("\n".join(rows))
-    assert evaluate("starter:alfworld", **asked).panel.split == "train"
+    assert evaluate("starter:alfworld", **asked).task_set.split == "train"
     with pytest.raises(GagpoError, match=r"'test' is empty. tasks.jsonl has no such row: add rows"):
         evaluate("starter:alfworld", split="test", **asked)
 

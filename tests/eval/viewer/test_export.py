@@ -14,7 +14,7 @@ from gagpo.eval.episode_files import read_episode_file
 from gagpo.eval.journal import Journal
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import load_run
-from gagpo.eval.viewer.credit import Recredit, for_run
+from gagpo.eval.viewer.credit import CreditCalculator, credit_of_run
 from gagpo.eval.viewer.export import export
 from gagpo.eval.viewer.opening import runs_in
 from gagpo.runs.reading import BadResult
@@ -113,7 +113,7 @@ def test_no_run_no_episodes_and_a_folder_of_somebody_elses(tmp_path, make_groups
 
 
 def test_a_run_without_settings_of_ours_gets_the_usual_credit(tmp_path, make_groups):
-    assert for_run(make_groups(tmp_path / "run")) == Recredit()
+    assert credit_of_run(make_groups(tmp_path / "run")) == CreditCalculator()
 
 
 def test_a_file_whose_name_is_not_utf_8_is_shown(tmp_path, make_groups):

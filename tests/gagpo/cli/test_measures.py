@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gagpo.data import Episode, Turn
-from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 
 
 def write_result(path: Path, counts, tries=4):
@@ -25,7 +25,7 @@ def write_result(path: Path, counts, tries=4):
         for task, count in enumerate(counts)
         for i in range(tries)
     ]
-    EvalResult.from_episodes(episodes, Panel("e", "test", "h", len(counts), tries), "m", 1.0).save(path)
+    EvalResult.from_episodes(episodes, EvaluatedTaskSet("e", "test", "h", len(counts), tries), "m", 1.0).save(path)
     return path
 
 

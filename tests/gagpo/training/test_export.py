@@ -80,7 +80,7 @@ def test_the_card_says_what_it_is_worth_and_on_what(made, tmp_path):
     rates = [EvalResult.load(made / "evals" / f"{stage}-test.json").success for stage in ("before", "after")]
     for rate in rates:
         assert f"| {with_interval(rate)} |" in body
-    assert "before training" in body and "iteration 2" in body and f"`{after.panel.split_hash}`" in body
+    assert "before training" in body and "iteration 2" in body and f"`{after.task_set.split_hash}`" in body
     assert (made / "config.yaml").read_text().strip() in body
     versions = json.loads((made / "versions.json").read_text())
     assert f"torch {versions['torch']}" in body and "machine" not in body.rpartition("## Versions")[2]

@@ -105,18 +105,18 @@ def test_every_env_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
 
 def test_a_run_is_evaluated_in_every_env_and_as_a_whole(mixture, tmp_path):
     folder = run(mixture(rollout=ROLLOUT, training={"iterations": 1}), tmp_path / "run")
-    request = EvaluationRequest(str(folder.path), workers=0, quiet=True, episodes=tmp_path / "played.jsonl")
+    request = EvaluationRequest(model=str(folder.path), workers=0, quiet=True, episodes=tmp_path / "played.jsonl")
     outcomes = measure_all(request)
     assert outcomes.keys() == {"long", "short"}
-    assert [outcomes[name].result.panel.kwargs["max_turns"] for name in outcomes] == [16, 6]
+    assert [outcomes[name].result.task_set.kwargs["max_turns"] for name in outcomes] == [16, 6]
     together = whole(outcome.result for outcome in outcomes.values())
     results = [outcome.result for outcome in outcomes.values()]
     assert together.value == sum(one.successes for one in results) / sum(one.episodes for one in results)
     assert (tmp_path / "played.long.jsonl").exists() and (tmp_path / "played.short.jsonl").exists()
     with pytest.raises(SettingsError, match=r"several environments: name one with --env \(long, short\)"):
-        measure(EvaluationRequest(str(folder.path)))
+        measure(EvaluationRequest(model=str(folder.path)))
     with pytest.raises(SettingsError, match=r"name one with --env \(long, short\)"):
-        measure(EvaluationRequest(str(folder.path), environment="shrt"))
+        measure(EvaluationRequest(model=str(folder.path), environment="shrt"))
 
 
 def test_its_panels_are_those_of_a_run_of_that_env_alone(mixture, corridor, tmp_path):
@@ -126,7 +126,7 @@ def test_its_panels_are_those_of_a_run_of_that_env_alone(mixture, corridor, tmp_
     alone = run(corridor(**settings), tmp_path / "alone")
     found = [EvalResult.load(mixed.path / "evals" / "before-long.test.json")]
     found.append(EvalResult.load(alone.path / "evals" / "before-test.json"))
-    assert found[0].panel == found[1].panel and found[0].tasks == found[1].tasks
+    assert found[0].task_set == found[1].task_set and found[0].tasks == found[1].tasks
 
 
 def test_states_of_two_envs_never_meet(mixture, tmp_path):

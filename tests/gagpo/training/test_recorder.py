@@ -4,7 +4,7 @@ import pytest
 
 from gagpo.data import Episode
 from gagpo.eval.health import health_line
-from gagpo.eval.results import EvalResult, Panel
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.runs import run_folder
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
@@ -124,6 +124,6 @@ def test_an_iteration_in_one_line():
 
 def test_an_evaluation_says_how_many_episodes_failed_and_why():
     played = [Episode("a", "", "test", success=True), Episode("b", "", "test", outcome="failed")]
-    result = EvalResult.from_episodes(played, Panel("gagpo/SQL-v0", "test", "0" * 16, 2, 1), "model", 0.4)
+    result = EvalResult.from_episodes(played, EvaluatedTaskSet("gagpo/SQL-v0", "test", "0" * 16, 2, 1), "model", 0.4)
     assert "failed" not in str(EvaluationFinished("after-test", result))
     assert "1 of 2 episodes failed, the first: no disk" in str(EvaluationFinished("after-test", result, "no disk"))

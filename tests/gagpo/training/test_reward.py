@@ -15,7 +15,7 @@ from gagpo.credit.gagpo import Gagpo
 from gagpo.data import Episode, Turn
 from gagpo.envs.testing import CorridorEnv
 from gagpo.eval.episode_files import read_episode_file
-from gagpo.eval.viewer.credit import for_run
+from gagpo.eval.viewer.credit import credit_of_run
 from gagpo.settings import SettingsError, load
 from tests.gagpo.collecting.test_collector import Walker, play
 from tests.gagpo.training.test_trainer import run, same, weights
@@ -90,7 +90,7 @@ def test_the_viewer_gives_the_credit_that_the_run_gave(corridor, tmp_path):
     episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
     assert not problems and {one.environment for one in episodes} == {"one", "two"}
     assert any(not turn.valid for one in episodes for turn in one.turns)
-    for one, told in zip(episodes, for_run(folder.path)(episodes), strict=True):
+    for one, told in zip(episodes, credit_of_run(folder.path)(episodes), strict=True):
         assert told.advantages["gagpo"] == pytest.approx([turn.advantage for turn in one.turns], abs=1e-6)
 
 

@@ -1,0 +1,131 @@
+"""The commands ``compare`` and ``report``: several evaluations, and runs, next to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import Field
+
+from gagpo.base.options import Flag, Options
+from gagpo.cli.field_options import request_values, with_field_options
+from gagpo.cli.options import Json, print_json, say
+
+if TYPE_CHECKING:
+    from gagpo.eval.runs import Run
+
+PASS_AT = "k of pass@k and the like, such as 1,8,64; by default 1, 2, 4, ... and all tries."
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands of this file to ``app``."""
+    app.command()(compare)
+    app.command()(report)
+
+
+def compare(
+    results: Annotated[list[Path], typer.Argument(help="Two or more result files or run folders.")],
+    split: Annotated[str | None, typer.Option(help="Split to compare in run folders; by default the first.")] = None,
+    pass_at: Annotated[str | None, typer.Option("--pass-at", help=PASS_AT)] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare evaluations of the same tasks with paired tests."""
+    from gagpo.base.tables import text_width
+    from gagpo.eval.at_k import read_ks
+    from gagpo.eval.compare import compare_files
+
+    comparison = compare_files(results, split, read_ks(pass_at))
+    say(*comparison.lines(text_width()))
+    if as_json:
+        print_json(comparison.record())
+
+
+class ReportRequest(Options):
+    """What ``gagpo report`` writes and prints. Fields are its options, their descriptions its help."""
+
+    runs: Annotated[list[str], Flag()] = Field(
+        description="Run folders, LABEL=FOLDER, or files of results (JSON lines)."
+    )
+    baseline: Annotated[str | None, Flag()] = Field(
+        None, description="Label of the baseline; `before` is each run before training."
+    )
+    split: Annotated[str | None, Flag()] = Field(None, description="Split to show; by default the first.")
+    markdown: Annotated[bool, Flag("--markdown")] = Field(False, description="Print the table in Markdown.")
+    latex: Annotated[bool, Flag("--latex")] = Field(False, description="Print the table in LaTeX (booktabs).")
+    curves: Annotated[Path | None, Flag()] = Field(
+        None, description="Draw the learning curves of all runs into this PNG, averaged over seeds."
+    )
+    y: Annotated[str | None, Flag()] = Field(
+        None, description="Metric for --curves, such as entropy; by default success, also on the splits."
+    )
+    x: Annotated[str, Flag()] = Field("iteration", description="x axis of --curves: iteration or turns.")
+    smooth: Annotated[int, Flag()] = Field(1, ge=1, description="For --curves: mean over this many iterations.")
+    pass_at: Annotated[str | None, Flag()] = Field(None, description=PASS_AT)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of results."""
+        return [Path(run) for run in self.runs if run.endswith(".jsonl")]
+
+    @property
+    def folders(self) -> list[str]:
+        """The run folders, some with a label."""
+        return [run for run in self.runs if not run.endswith(".jsonl")]
+
+    @property
+    def has_table(self) -> bool:
+        """Whether a table of all runs is printed: always, except for a single run."""
+        return len(self.runs) > 1 or not self.folders or self.markdown or self.latex
+
+
+@with_field_options(ReportRequest)
+def report(*, as_json: Json = False, **options: object) -> None:
+    """Write a page for each run (curves.png, report.html); for several runs, print one table with paired tests."""
+    from gagpo.base.errors import InvalidArgument
+    from gagpo.eval.at_k import read_ks
+    from gagpo.eval.curves import plot_curves
+    from gagpo.eval.report.report import write_report
+    from gagpo.eval.runs import group_runs
+
+    request = ReportRequest(**request_values(ReportRequest, options))
+    if request.y is not None and request.curves is None:
+        raise InvalidArgument("--y needs a file to draw into: add --curves FILE.png")
+    ks = read_ks(request.pass_at)
+    groups = group_runs(request.folders)
+    pages = [str(write_report(run.folder, ks)) for group in groups.values() for run in group]
+    say(*pages)
+    record = _print_study(request, groups, ks) if request.has_table else {}
+    if request.curves:
+        say(str(plot_curves(groups, request.curves, request.x, request.smooth, request.y)))
+    if as_json:
+        print_json({"pages": pages, **record} if record else pages)
+
+
+def _print_study(
+    request: ReportRequest, groups: Mapping[str, Sequence[Run]], ks: Sequence[int] | None
+) -> dict[str, object]:
+    """Print the table of several runs; return it as JSON-ready values. ks: the k of pass@k."""
+    from gagpo.base.tables import text_width
+    from gagpo.eval.compare import compare_files
+    from gagpo.eval.study import study_of
+    from gagpo.eval.study_at_k import measure_studies
+
+    study = study_of(groups, request.files, request.baseline, request.split, ks)
+    measures = measure_studies(study, ks)
+    if request.latex or request.markdown:
+        tables = [study.table(), *(measure.table() for measure in measures)]
+        texts = [table.latex() if request.latex else table.markdown() for table in tables]
+        say("\n\n".join("\n".join(lines) for lines in texts))
+    else:
+        width = text_width(most=100)
+        runs = [run for group in groups.values() for run in group]
+        one_seed_each = len(groups) == len(runs) > 1  # then tasks are paired, not seeds
+        say(*study.lines(width))
+        if not one_seed_each or request.files:
+            say(*(line for measure in measures for line in ("", *measure.lines(width))))
+        if one_seed_each:
+            say("", *compare_files([run.folder for run in runs], request.split, ks).lines(text_width()))
+    at_k = {measure.measure.name: measure.record() for measure in measures}
+    return {"study": study.record(), **({"at_k": at_k} if at_k else {})}
