@@ -62,7 +62,7 @@ class EvaluatedAgent:
     lockstep: bool = True
     concurrency: int = 256
     identity: Mapping[str, object] = field(default_factory=dict)
-    session: Callable[[Journal | None, int], AbstractContextManager[None]] = lambda journal, episodes: nullcontext()
+    session: Callable[[Journal | None, int], AbstractContextManager[object]] = lambda journal, episodes: nullcontext()
     rollout: Rollout = rollout
 
 

@@ -16,8 +16,7 @@ from gagpo.collecting.collector import BatchBuilder, Collection, usable
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
-from gagpo.data import Episode
-from gagpo.data.groups import tasks_of_groups
+from gagpo.data import Episode, tasks_of_groups
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
 
