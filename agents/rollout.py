@@ -135,19 +135,19 @@ def rollout(
     jobs: Sequence[Job],
     *,
     concurrency: int = 256,
-    lockstep: bool = True,
+    deterministic: bool = True,
     on_finish: Callable[[Episode], None] | None = None,
 ) -> tuple[list[Episode], Clock]:
     """Run every job; returns the episodes in the order of the jobs.
 
     concurrency: most episodes under way; a finished one is replaced by the next job.
-    lockstep: wait for all live episodes before the agent answers, so that batches, and with them floating-point sums
-        and sampled tokens, depend on the jobs alone and a run repeats bit for bit. Otherwise each episode continues as
-        soon as its environment or the agent has answered.
+    deterministic: wait for all live episodes before the agent answers, so that batches, and with them floating-point
+        sums and sampled tokens, depend on the jobs alone and a run repeats bit for bit. Otherwise each episode goes on
+        as soon as its environment or the agent has answered.
     on_finish: called with every episode as it ends.
     """
     job_list, clock = JobList(jobs, on_finish), Clock()
-    RolloutLoop(agent, pool, job_list, job_list, concurrency, clock).run(lockstep)
+    RolloutLoop(agent, pool, job_list, job_list, concurrency, clock).run(deterministic)
     return job_list.episodes, clock
 
 
@@ -178,12 +178,12 @@ class RolloutLoop:
         self._ready: list[int] = []
         self._outcomes: dict[int, str] = {}  # by slot: of episodes that have ended and are not delivered yet
 
-    def run(self, lockstep: bool) -> None:
+    def run(self, deterministic: bool) -> None:
         """Run jobs until the source has no more, see :func:`rollout`."""
         started = time.perf_counter()
         try:
-            if lockstep or not isinstance(self.agent, AsyncAgent):
-                self._run_in_batches(lockstep)
+            if deterministic or not isinstance(self.agent, AsyncAgent):
+                self._run_in_batches(deterministic)
             else:
                 self._run_async(self.agent)
         except BaseException:
@@ -202,12 +202,12 @@ class RolloutLoop:
             self._take_events(None)
         self._deliver_ended()
 
-    def _run_in_batches(self, lockstep: bool) -> None:
+    def _run_in_batches(self, deterministic: bool) -> None:
         """The agent answers all ready episodes before the pool is checked again."""
         while self._start_jobs():
             started = time.perf_counter()
             with span("environments"):
-                while self._waiting and (lockstep or not self._ready):
+                while self._waiting and (deterministic or not self._ready):
                     self._take_events(None)
                 self._deliver_ended()
             self.clock.environment += time.perf_counter() - started

@@ -78,7 +78,7 @@ def measure(
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     plain, scoring = (
         Updater(
-            Networks(model, autocast=lambda: autocast(settings.device, training.precision)),
+            Networks(model, autocast=lambda: autocast(settings.device, training.dtype)),
             optimizer,
             settings.algorithm.model_copy(update={"correction": Correction(name=correction)}),
             UpdateSettings(
@@ -94,7 +94,7 @@ def measure(
 
     def bare() -> None:
         for micro in made:
-            with autocast(settings.device, settings.training.precision):
+            with autocast(settings.device, settings.training.dtype):
                 loss = -token_logprobs(model, micro, entropy="none")[0].mean()
             loss.backward()
         model.zero_grad(set_to_none=True)

@@ -48,7 +48,7 @@ class EvaluatedAgent:
     name: the model's name in the result.
     temperature: part of the result; None if no tokens are sampled.
     kwargs: arguments of its environments; part of the result.
-    lockstep: it answers all episodes that are ready in one batch.
+    deterministic: it answers all episodes that are ready in one batch.
     concurrency: number of episodes at once.
     identity: tells its weights or its server from any other, as plain JSON values, for the key of a journal.
     session: a context around all episodes, called with the journal and the number of episodes.
@@ -59,7 +59,7 @@ class EvaluatedAgent:
     name: str
     temperature: float | None
     kwargs: Mapping[str, object]
-    lockstep: bool = True
+    deterministic: bool = True
     concurrency: int = 256
     identity: Mapping[str, object] = field(default_factory=dict)
     session: Callable[[Journal | None, int], AbstractContextManager[object]] = lambda journal, episodes: nullcontext()
@@ -110,7 +110,7 @@ def evaluate(
             pool,
             missing,
             concurrency=evaluated.concurrency,
-            lockstep=evaluated.lockstep,
+            deterministic=evaluated.deterministic,
             on_finish=on_finish,
         )
     done |= {(episode.task, episode.sample): episode for episode in new}
@@ -188,14 +188,14 @@ class PreparedEvaluation:
         with (
             Journal(request.journals, journal_key) if request.journals is not None else nullcontext() as journal,
             open_pool(environment, evaluated.kwargs, workers=request.workers) as pool,
-            evaluated.session(journal, len(self.tasks) * request.tries),
+            evaluated.session(journal, len(self.tasks) * request.episodes_per_task),
         ):
             result, episodes = evaluate(
                 replace(evaluated, kwargs=material, concurrency=concurrency),
                 pool,
                 self.tasks,
                 environment,
-                tries=request.tries,
+                tries=request.episodes_per_task,
                 seed=request.seed,
                 quiet=request.quiet,
                 journal=journal,

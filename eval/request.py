@@ -47,7 +47,7 @@ class EvaluationRequest(Options):
     """
 
     model: Annotated[str, Flag()] = Field(
-        description="A run folder (runs/X; runs/X@20, @best, @average), a model, `random`, `expert`, or openai:MODEL."
+        description="A run folder (runs/X; runs/X@20, @best, @ema), a model, `random`, `expert`, or openai:MODEL."
     )
     environment: Annotated[str | None, Flag("--env")] = Field(
         None, description="Environment id, or the name of one in a run; by default all of the run's."
@@ -62,7 +62,7 @@ class EvaluationRequest(Options):
     tasks: Annotated[int | None, Flag()] = Field(
         None, ge=1, description="Number of tasks, evenly spaced; the whole split by default."
     )
-    tries: Annotated[int, Flag()] = Field(1, ge=1, description="Episodes of each task.")
+    episodes_per_task: Annotated[int, Flag()] = Field(1, ge=1, description="Episodes of each task.")
     temperature: Annotated[float | None, Flag()] = Field(
         None, ge=0, description="Sampling temperature; the run's, else 0.4."
     )

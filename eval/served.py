@@ -44,7 +44,7 @@ def evaluate_served(prepared: PreparedEvaluation) -> EvaluationOutcome:
         f"{PREFIX}{api.model}",
         chat.temperature,
         prepared.kwargs,
-        lockstep=False,  # answers take unequal times, so each episode goes on as soon as its answer is here
+        deterministic=False,  # answers take unequal times, so each episode goes on as soon as its answer is here
         concurrency=CONCURRENCY,
         identity={"server": api.base_url},
         session=partial(_billed, agent),

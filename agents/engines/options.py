@@ -53,9 +53,9 @@ class EngineOptions(Options):
 
     serves: samples in other processes with weights of its own, so sampling continues during an update.
     needs_weights: reads the weights of the model in this process.
-    takes_memory: allocates a fixed fraction of the device's memory, ``engine.memory``.
+    takes_memory: allocates a fixed fraction of the device's memory, ``engine.gpu_memory_utilization``.
     same_numerics: in float32 its log-probabilities equal those of the trainer's forward pass bit for bit.
-    memory_fraction: the fraction that it allocates if ``engine.memory`` is null.
+    memory_fraction: the fraction that it allocates if ``engine.gpu_memory_utilization`` is null.
     cpu_cache_bytes: minimum bytes of keys and values that it allocates on a CPU.
     """
 

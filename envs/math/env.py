@@ -52,7 +52,7 @@ class MathEnv(TextEnv):
 
     splits = problems.SPLITS
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "on_bad_row"}
-    has_hasty = True
+    has_imperfect = True
     markov_key: ClassVar[MarkovKey] = "state"
 
     def __init__(
@@ -211,7 +211,7 @@ class MathEnv(TextEnv):
         """
         problem = self.problem
         assert problem is not None
-        if self.hasty:
+        if self.imperfect:
             if self._wrong_answers:
                 return None
             first = problem.steps[:1]

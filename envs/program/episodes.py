@@ -323,7 +323,7 @@ class ProgramEpisode:
         self._unwatch()
         self._watch_started_at = self.loop.time()
         seconds_left = self.limits.seconds - self._seconds_worked
-        setting = "rollout.step_deadline" if self.conversations.turns else "rollout.reset_deadline"
+        setting = "rollout.step_timeout" if self.conversations.turns else "rollout.reset_timeout"
         late = f"the program made no request for {seconds:g} s; raise {setting} if it needs longer"
         if seconds_left < seconds:
             limit = f"{self.limits.seconds:g} s are used up"

@@ -70,7 +70,7 @@ class SQLEnv(TextEnv):
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "on_bad_row"}
-    has_hasty: ClassVar[bool] = True
+    has_imperfect: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
     multiline: ClassVar[bool] = True
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial
@@ -252,7 +252,7 @@ class SQLEnv(TextEnv):
         remaining_tables = [table for table in question.tables if table not in self._inspected_tables]
         if remaining_tables and self.max_turns - self.turn > 1:
             return f"columns {remaining_tables[0]}"
-        return f"answer: {question.incomplete if self.hasty and question.incomplete else question.gold}"
+        return f"answer: {question.incomplete if self.imperfect and question.incomplete else question.gold}"
 
     def sample_action(self, rng: np.random.Generator) -> str:
         """A random command about a random table and column of this database."""

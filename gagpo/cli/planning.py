@@ -111,7 +111,7 @@ def profile(
 
     shares = profiling.profile(settings, iterations)
     rollout = settings.rollout
-    episodes = f"{rollout.tasks} x {rollout.samples} episodes"
+    episodes = f"{rollout.tasks} x {rollout.group_size} episodes"
     print_table(shares.table(f"{config}: {episodes}, mean of {iterations} iterations"))
     last = shares.metrics[-1]
     say(

@@ -13,11 +13,11 @@
         v
       credit, update, publish(weights, version 3), ...
 
-An update takes a batch of groups and opens as many. With ``rollout.lockstep`` a group is sampled with the weights of
-the update that opened it. So its weights depend only on the number of the update, and a run can be repeated
+An update takes a batch of groups and opens as many. With ``rollout.deterministic`` a group is sampled with the weights
+of the update that opened it. So its weights depend only on the number of the update, and a run can be repeated
 bit-identically. A checkpoint stores the groups that older weights have sampled.
 
-Without lockstep (version None) episodes start as soon as there is room, and new weights are loaded between turns.
+Without deterministic (version None) episodes start as soon as there is room, and new weights are loaded between turns.
 Episodes older than ``rollout.max_staleness`` are dropped and sampled again. A checkpoint stores the places to sample
 again.
 
@@ -75,8 +75,8 @@ class AheadCollector:
         while not batch.finished:
             group = self._next_group(thread, batch.missing)
             trainable = batch.add([group.finished()])
-            if not trainable and not self.settings.rollout.lockstep:
-                self._open(1)  # with lockstep the next update opens further groups, so that versions repeat
+            if not trainable and not self.settings.rollout.deterministic:
+                self._open(1)  # with deterministic the next update opens further groups, so that versions repeat
         collection = batch.build()
         with self.buffer.changed:
             collection.stale_episodes = self.buffer.dropped()
@@ -142,11 +142,11 @@ class AheadCollector:
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def sampled(self, seconds: float | None) -> bytes | None:
-        """With ``rollout.lockstep`` the groups that older weights sample.
+        """With ``rollout.deterministic`` the groups that older weights sample.
 
         Groups that are not complete after ``seconds`` are left out; newer weights will sample them.
         """
-        if not self.settings.rollout.lockstep:
+        if not self.settings.rollout.deterministic:
             return None
         if self._thread is not None:
             # An interrupted run saves what is complete, whatever became of the thread.

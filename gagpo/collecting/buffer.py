@@ -49,7 +49,7 @@ class GroupBuffer:
     With ``rollout.ahead=0`` the consumer opens a batch, samples it and takes it. Otherwise a thread samples, and both
     threads hold ``changed`` while they use the buffer; whoever changes something the other may wait for notifies.
 
-    Groups are taken in the order in which they become complete or, with ``rollout.lockstep``, were opened.
+    Groups are taken in the order in which they become complete or, with ``rollout.deterministic``, were opened.
 
     open_task: returns the task of a place that is being opened.
     iteration: updates done.
@@ -95,10 +95,10 @@ class GroupBuffer:
     def open(self, count: int) -> None:
         """Open the next ``count`` places, with seeds that depend on the place alone."""
         rolling = self.settings.rollout
-        version = self.iteration if rolling.lockstep else None
+        version = self.iteration if rolling.deterministic else None
         for place in self.next_places(count):
             task = self._open_task(place)
-            jobs = group_jobs([task], rolling.samples, self.settings.seed, f"place {place}", [rolling.temperature])
+            jobs = group_jobs([task], rolling.group_size, self.settings.seed, f"place {place}", [rolling.temperature])
             self.add(Group(place, version, jobs))
 
     def add(self, group: Group) -> None:
@@ -110,7 +110,7 @@ class GroupBuffer:
         """The next complete group, or None. Episodes that have become too old are dropped and sampled again."""
         for group in self.groups:
             self._drop_stale(group)
-        candidates = self.groups[:1] if self.settings.rollout.lockstep else self._complete
+        candidates = self.groups[:1] if self.settings.rollout.deterministic else self._complete
         for group in candidates:
             if group.complete:
                 self._complete.remove(group)

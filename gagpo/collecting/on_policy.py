@@ -66,7 +66,7 @@ class OnPolicyCollector:
         if self.controllers.probe_episodes:
             self._probe(agent, pool, tasks, batch, label)
         temperatures = self.controllers.temperatures(rolling.temperature, tasks)
-        jobs = group_jobs(tasks, rolling.samples, self.settings.seed, label, temperatures)
+        jobs = group_jobs(tasks, rolling.group_size, self.settings.seed, label, temperatures)
         for number, place in enumerate(places):
             self.buffer.add(Group(place, None, [job for job in jobs if job.group == number]))
         opened = self.buffer.next_batch()
@@ -91,7 +91,9 @@ class OnPolicyCollector:
     def _run(self, agent: Agent, pool: Pool, jobs: Sequence[Job], clock: Clock) -> list[Episode]:
         """The episodes of ``jobs``; the time spent is added to ``clock``."""
         rolling = self.settings.rollout
-        episodes, spent = self.rollout(agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep)
+        episodes, spent = self.rollout(
+            agent, pool, jobs, concurrency=rolling.concurrency, deterministic=rolling.deterministic
+        )
         clock.environment += spent.environment
         clock.generation += spent.generation
         clock.total += spent.total

@@ -72,11 +72,11 @@ class SamplingThread:
     def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
         """Copy new weights for the engine, and open the groups that the buffer has room for.
 
-        With ``rollout.lockstep`` earlier copies are kept until the groups of their version have been sampled.
+        With ``rollout.deterministic`` earlier copies are kept until the groups of their version have been sampled.
         """
         copies = [(name, tensor.detach().clone()) for name, tensor in tensors]  # the next update changes the originals
         with self._changed:
-            if not self.buffer.settings.rollout.lockstep:
+            if not self.buffer.settings.rollout.deterministic:
                 self._weights.clear()
             self._weights.append((iteration, copies))
             self.buffer.iteration = iteration
@@ -166,9 +166,9 @@ class SamplingThread:
                 claim_device(device)
             rolling = self.buffer.settings.rollout
             agent, sink = VersionedAgent(self.agent, self), GroupSink(self.buffer)
-            source = BatchSource(self, sink) if rolling.lockstep else StreamSource(self, sink)
+            source = BatchSource(self, sink) if rolling.deterministic else StreamSource(self, sink)
             loop = RolloutLoop(agent, self.pool, source, sink, rolling.concurrency, self.clock)
-            loop.run(rolling.lockstep)
+            loop.run(rolling.deterministic)
         except SamplingStopped:
             pass
         except BaseException as error:  # the trainer raises it in its next wait
@@ -233,7 +233,7 @@ class GroupSink:
 
 
 class BatchSource:
-    """Jobs of one batch after another, each with the weights of its version (``rollout.lockstep``)."""
+    """Jobs of one batch after another, each with the weights of its version (``rollout.deterministic``)."""
 
     withholding = False  # new weights and the trainer wait for the end of the batch
 

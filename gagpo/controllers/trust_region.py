@@ -80,7 +80,7 @@ class TrustRegion:
         return max(LEAST, math.sqrt(self.target / kl)) if math.isfinite(kl) else LEAST
 
     def values(self) -> dict[str, float]:
-        metrics = {"rate_scale": self.scale, "step_kept": self.step_fraction}
+        metrics = {"lr_scale": self.scale, "target_kl_scale": self.step_fraction}
         if self.kl is not None:
             metrics["step_kl"] = self.kl
         return metrics

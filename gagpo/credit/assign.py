@@ -73,7 +73,7 @@ def turns_for(
     success_only: whether only success is rewarded, one for all or one for each episode; see
         :meth:`Turns.with_success_reward`.
     """
-    key: StateKey = getattr(settings, "key", "observation")
+    key: StateKey = getattr(settings, "state_key", "observation")
     turns = turns_from_episodes(episodes, key, penalty, settings.reads_texts)
     return turns.with_success_reward(success_only) if np.any(success_only) else turns
 
@@ -118,8 +118,8 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
         # Without numbers in it, so that Python shows the warning once and not in every iteration.
         warnings.warn(
             f"credit {settings.name} follows states, but its key does not identify them: the same action in one state "
-            "led to different states (metric aliasing); set algorithm.credit.key=state, or, if the environment reports "
-            "no state, use a credit that does not follow them (gagpo, grpo)",
+            "led to different states (metric aliasing); set algorithm.credit.state_key=state, or, if the environment "
+            "reports no state, use a credit that does not follow them (gagpo, grpo)",
             stacklevel=2,
         )
     return credit
@@ -139,17 +139,17 @@ def _checked_values(value_K: np.ndarray | None, tokens: int) -> np.ndarray:
 def credit_statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
     """Metrics of a batch's credit.
 
-    ``zero_groups``: fraction of task groups whose advantages are all 0.
+    ``zero_advantage_groups``: fraction of task groups whose advantages are all 0.
     ``equal_return_groups``: fraction of task groups with equal returns.
     ``advantage_std``, ``advantage_abs``: standard deviation and mean size over turns.
-    ``coverage``: fraction of turns whose state occurs again in their task group.
+    ``repeated_states``: fraction of turns whose state occurs again in their task group.
     ``visits_1`` and so on: fraction of turns whose state was visited so often, see ``VISITS``. A value estimated from
         one visit is that episode's own return.
     ``aliasing``: see :func:`gagpo.credit.statistics.aliasing.aliasing`.
     """
     signal_G = np.bincount(turns.group_index_N, np.abs(advantage_N), turns.num_groups)
     stats = {
-        "zero_groups": float((signal_G == 0).mean()),
+        "zero_advantage_groups": float((signal_G == 0).mean()),
         "equal_return_groups": float(1.0 - varies(turns.return_E, turns.group_index_E, turns.num_groups).mean()),
         "advantage_std": float(advantage_N.std()),
         "advantage_abs": float(np.abs(advantage_N).mean()),
@@ -157,7 +157,7 @@ def credit_statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]
     if turns.state_N is not None:
         state_N = turns.states()
         visits_N = np.bincount(state_N)[state_N]
-        stats["coverage"] = float((visits_N > 1).mean())
+        stats["repeated_states"] = float((visits_N > 1).mean())
         for name, (low, high) in VISITS.items():
             stats[f"visits_{name}"] = float(((visits_N >= low) & (visits_N <= high)).mean())
         aliased = aliasing(turns)

@@ -87,8 +87,8 @@ class OpenEnvEnvironment:
         kwargs: Kwargs | None = None,
         workers: int = 2,
         admissible: bool = False,
-        session_seconds: float = 3600.0,
-        step_deadline: float = 60.0,
+        session_timeout: float = 3600.0,
+        step_timeout: float = 60.0,
     ):
         arguments = dict(kwargs or {})
         if arguments.pop("expert", False):
@@ -100,8 +100,8 @@ class OpenEnvEnvironment:
         self.name = short_name(env_id)
         self.description = about
         self.admissible = admissible
-        self.session_seconds = session_seconds
-        self.pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline)
+        self.session_timeout = session_timeout
+        self.pool = SharedPool(env_id, arguments, workers=workers, step_timeout=step_timeout)
 
     def of(self, split: str) -> TaskSet:
         if not isinstance(split, str) or split not in self.tasks:
@@ -127,7 +127,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         super().__init__()
         self.env = env
         self.slot = env.pool.open()
-        self.until = time.monotonic() + env.session_seconds
+        self.until = time.monotonic() + env.session_timeout
         self._state = State(episode_id=None, step_count=0)
         self._is_closed = False
 
@@ -195,7 +195,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         if time.monotonic() > self.until:
             self.close()
         if self._is_closed:
-            raise SessionError(410, f"the session is over (limit {self.env.session_seconds:g} s): open another")
+            raise SessionError(410, f"the session is over (limit {self.env.session_timeout:g} s): open another")
         try:
             event = await asyncio.wrap_future(getattr(self.env.pool, operation)(self.slot, *arguments))
         except ValueError as error:
@@ -257,7 +257,7 @@ def serve(
     address, so are requests for any other host name.
 
     port: 0 takes a free one.
-    options: of :class:`OpenEnvEnvironment`: ``workers``, ``admissible``, ``session_seconds`` and ``step_deadline``.
+    options: of :class:`OpenEnvEnvironment`: ``workers``, ``admissible``, ``session_timeout`` and ``step_timeout``.
     """
     with socket.create_server((host, port)) as listener:
         env = OpenEnvEnvironment(env_id, kwargs, **options)

@@ -18,7 +18,7 @@ from gagpo.credit.statistics.groups import group_mean
 from gagpo.data import Episode, Row, build_rows, tasks_of_groups
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import names_of
-from gagpo.learning.optimizer import Group, make_optimizer, parameter_groups, rate_scale
+from gagpo.learning.optimizer import Group, lr_scale, make_optimizer, parameter_groups
 from gagpo.learning.policy import TrainedPolicy
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, UpdateSettings, divergence
@@ -81,7 +81,7 @@ class Learner:
             self.critic,
             policy.reference,
             policy.reference_scope,
-            functools.partial(autocast, settings.device, settings.training.precision),
+            functools.partial(autocast, settings.device, settings.training.dtype),
         )
         update_settings = UpdateSettings.of(settings, self.model)
         self.updater = Updater(networks, self.optimizer, self.algorithm, update_settings, ranks)
@@ -90,7 +90,7 @@ class Learner:
         tokenizer = copy.deepcopy(policy.tokenizer)
         self.entries.append(WeightsEntry(self.model, policy.base, tokenizer, ranks))
         self.average: AveragedWeights | None = None
-        if settings.training.average:
+        if settings.training.ema:
             self.average = AveragedWeights(policy.trained(), policy.average)
             applied = self.average.applied
             self.entries.append(WeightsEntry(self.model, policy.base, tokenizer, ranks, AVERAGE, applied))
@@ -114,7 +114,7 @@ class Learner:
         """Shard policy, critic and reference; a reference that is the policy without its adapter is sharded once."""
         mesh = self.ranks.mesh(self.settings.device)
         critic_head = self.critic.head if self.critic else None
-        shard(self.model, mesh, self.settings.training.precision, critic_head)
+        shard(self.model, mesh, self.settings.training.dtype, critic_head)
         if self.policy.reference is not None and self.policy.reference is not self.model:
             shard(self.policy.reference, mesh, self.settings.engine.dtype)
 
@@ -157,7 +157,7 @@ class Learner:
         """The turns as columns, with rewards as settings and controllers shape them."""
         settings = self.settings
         only_success = settings.reward == "success"
-        turns = turns_for(episodes, settings.algorithm.credit, settings.invalid_penalty, only_success)
+        turns = turns_for(episodes, settings.algorithm.credit, settings.invalid_action_penalty, only_success)
         max_tokens = {env.name: env.max_tokens for env in settings.all_environments}
         max_tokens_E = np.array([max_tokens[episode.environment or ""] for episode in episodes])
         return self.controllers.shape(turns, max_tokens_E[turns.episode_N])
@@ -173,9 +173,9 @@ class Learner:
         """Take the optimiser steps."""
         settings = self.settings
         controllers = self.controllers
-        scheduled = rate_scale(settings.optimizer, iteration, settings.training.iterations)
+        scheduled = lr_scale(settings.optimizer, iteration, settings.training.iterations)
         for group, max_rate in zip(self.optimizer.param_groups, self.max_rates, strict=True):
-            group["lr"] = controllers.rate(max_rate, scheduled, credit.stats["zero_groups"])
+            group["lr"] = controllers.rate(max_rate, scheduled, credit.stats["zero_advantage_groups"])
         weights_before = self.updater.weights() if controllers.bounds_steps else []
         # A function of seed and iteration: a resumed run draws the same mini-batches.
         rng = np.random.default_rng([settings.seed, iteration])

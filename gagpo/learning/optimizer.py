@@ -33,13 +33,13 @@ def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> lis
     ]
 
 
-def rate_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> float:
+def lr_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> float:
     """Factor of the learning rate in ``iteration`` (from 0) of ``iterations``: linear warm-up, then the schedule."""
-    if iteration < settings.warmup:
-        return min(1.0, (iteration + 1) / settings.warmup)
-    if settings.schedule == "constant":
+    if iteration < settings.warmup_iterations:
+        return min(1.0, (iteration + 1) / settings.warmup_iterations)
+    if settings.lr_scheduler == "constant":
         return 1.0
-    progress = (iteration - settings.warmup) / max(1, iterations - settings.warmup)
-    if settings.schedule == "linear":
+    progress = (iteration - settings.warmup_iterations) / max(1, iterations - settings.warmup_iterations)
+    if settings.lr_scheduler == "linear":
         return 1.0 - progress
     return 0.5 * (1.0 + math.cos(math.pi * progress))

@@ -179,7 +179,7 @@ def packing_of(model: torch.nn.Module, settings: RunSettings) -> Packing:
     """The packing of a run: trees if the model has flat attention."""
     training = settings.training
     flat = is_flat(model)
-    half_on_cpu = torch.device(settings.device).type == "cpu" and training.precision == "bfloat16"
+    half_on_cpu = torch.device(settings.device).type == "cpu" and training.dtype == "bfloat16"
     return Packing(training.microbatch_tokens, trees=flat, rounded=half_on_cpu and flat)
 
 

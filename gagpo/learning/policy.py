@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class TrainedPolicy:
     """A model in training.
 
-    model: float32, or ``lora.base`` with an adapter.
+    model: float32, or ``lora.base_dtype`` with an adapter.
     base: of the adapter; None if all weights are trained.
     reference: the policy that KL is measured to, None without a KL term; it may be the model itself.
     reference_scope: a context in which the adapter is switched off in the reference.
@@ -58,7 +58,7 @@ def require_trainable(settings: RunSettings) -> None:
 def load_policy(settings: RunSettings, checkpoint: Checkpoint | None, commit: str | None = None) -> TrainedPolicy:
     """Load the policy of a run, from ``checkpoint`` if given. commit: of a hub model."""
     policy = _load(settings, checkpoint, commit)
-    if checkpoint is None or checkpoint.average is None or not settings.training.average:
+    if checkpoint is None or checkpoint.average is None or not settings.training.ema:
         return policy
     averaged = _load(settings, replace(checkpoint, weights=AVERAGE), commit)
     return replace(policy, average=[parameter.detach() for parameter in averaged.trained()])
@@ -76,7 +76,7 @@ def _load(settings: RunSettings, checkpoint: Checkpoint | None, commit: str | No
     else:
         revision = adapters.base_of(Path(checkpoint.model))[1] if checkpoint else commit
         # A smaller base is converted on the host, because the GPU may have no room for it in float32.
-        in_float32 = settings.lora.base == "float32"
+        in_float32 = settings.lora.base_dtype == "float32"
         model = load(settings.model, "float32", revision=revision, device=settings.device if in_float32 else "cpu")
         base = adapters.Base.of(settings.model, model)
         adapters.inject(model, settings.lora.rank, settings.lora.alpha, settings.lora.targets, settings.seed)

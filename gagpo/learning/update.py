@@ -39,14 +39,14 @@ class UpdateSettings:
     epochs: passes over the rows.
     minibatches: optimiser steps of an epoch.
     max_grad_norm: gradients are clipped to this norm.
-    max_skipped: number of steps in a row with a non-finite loss or gradient that ends training.
+    max_nonfinite_steps: number of steps in a row with a non-finite loss or gradient that ends training.
     packing: how rows become micro-batches.
     """
 
     epochs: int = 1
     minibatches: int = 1
     max_grad_norm: float = 1.0
-    max_skipped: int = 1
+    max_nonfinite_steps: int = 1
     packing: Packing = field(default_factory=Packing)
 
     @classmethod
@@ -56,7 +56,7 @@ class UpdateSettings:
             epochs=settings.training.epochs,
             minibatches=settings.training.minibatches,
             max_grad_norm=settings.optimizer.max_grad_norm,
-            max_skipped=settings.training.max_skipped,
+            max_nonfinite_steps=settings.training.max_nonfinite_steps,
             packing=packing_of(policy, settings),
         )
 
@@ -97,7 +97,7 @@ class Updater:
         self.settings = settings or UpdateSettings()
         self.ranks = ranks or Ranks()
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.skipped = SkippedSteps(self.settings.max_skipped)
+        self.skipped = SkippedSteps(self.settings.max_nonfinite_steps)
         self.ratio_K = np.zeros(0)
         self.gate_weight_K = np.zeros(0)
         # Of the response tokens that this rank reads. Both are 0 elsewhere, so that the sum over ranks has all tokens.
@@ -116,7 +116,7 @@ class Updater:
         A step whose loss or gradient is not finite is skipped: weights and optimiser stay unchanged.
 
         Raises:
-            NonFiniteLoss: at the ``max_skipped``-th skip in a row, or if a parameter is not finite after a step.
+            NonFiniteLoss: at the ``max_nonfinite_steps``-th skip in a row, or if a parameter is not finite.
         """
         log = StepLog()
         self.skipped.errors = []

@@ -165,15 +165,15 @@ class Correction(Options):
 
     ``none``: ratios start from the sampler's log-probabilities.
     ``recompute``: no weights.
-    ``token``: weights each token by ``min(exp(x), cap)``.
+    ``tis``: truncated importance sampling, weights each token by ``min(exp(x), cap)``.
     ``icepop``: weights tokens by ``exp(x)`` and masks those outside [low, high] (arXiv 2510.18855).
     ``sequence``: masks sequences whose geometric mean ``exp(mean x)`` is outside [low, high]; no weights.
 
-    cap: of ``token``.
+    cap: of ``tis``.
     low, high: of ``icepop``, and of ``sequence``, where the defaults are 1/3 and 3.
     """
 
-    name: Literal["none", "recompute", "token", "icepop", "sequence"] = "none"
+    name: Literal["none", "recompute", "tis", "icepop", "sequence"] = "none"
     cap: float = Field(default=2.0, gt=0)
     low: float = Field(default=0.5, ge=0, lt=1)
     high: float = Field(default=5.0, gt=1)
@@ -193,7 +193,7 @@ class Correction(Options):
     @model_validator(mode="after")
     def _options_of_their_kind(self) -> Correction:
         masks = ("icepop", "sequence")
-        for option, kinds in {"cap": ("token",), "low": masks, "high": masks}.items():
+        for option, kinds in {"cap": ("tis",), "low": masks, "high": masks}.items():
             if self.name not in kinds and getattr(self, option) != type(self).model_fields[option].default:
                 raise InvalidArgument(f"{option} requires correction {' or '.join(kinds)} (got {self.name})")
         return self

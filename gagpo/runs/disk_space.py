@@ -22,9 +22,9 @@ def checkpoint_bytes(entries: Sequence[Entry]) -> int:
 def require_room_for_run(folder: Path, entries: Sequence[Entry], training: TrainingSettings) -> None:
     """Raise CheckpointError if the disk has no room for the largest number of checkpoints that the run has at a time.
 
-    These are the ``training.keep`` last ones, the best one, and one that is being written.
+    These are the ``training.max_checkpoints`` last ones, the best one, and one that is being written.
     """
-    count = training.keep + 1 + (training.best is not None)
+    count = training.max_checkpoints + 1 + (training.best_metric is not None)
     count = min(count, math.ceil(training.iterations / training.save_every))
     require_room(folder, entries, count - len(checkpoints(folder)))
 
@@ -38,5 +38,6 @@ def require_room(folder: Path, entries: Sequence[Entry], count: int = 1) -> None
         need = "a checkpoint needs" if count == 1 else f"{count} checkpoints need"
         raise CheckpointError(
             f"{need} {required / GB:.3g} GB and {place} has {free / GB:.3g} GB free: make room, choose another "
-            "place with --runs, or set a lower training.keep or training.best=null; earlier checkpoints are kept"
+            "place with --runs, or set a lower training.max_checkpoints or training.best_metric=null; earlier "
+            "checkpoints are kept"
         )

@@ -14,10 +14,10 @@ from pathlib import Path
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.runs.metrics import metric_rows
-from gagpo.runs.run_folder import AVERAGED, BEST
+from gagpo.runs.run_folder import BEST, EMA
 from gagpo.settings import SettingsError, TrainingSettings
 
-BEST_OVER = 10  # iterations over which the metric ``training.best`` is averaged
+BEST_OVER = 10  # iterations over which the metric ``training.best_metric`` is averaged
 
 
 def smoothed(rows: Sequence[Mapping[str, float]], criterion: str, over: int) -> dict[int, float]:
@@ -33,9 +33,9 @@ def smoothed(rows: Sequence[Mapping[str, float]], criterion: str, over: int) -> 
 
 def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], training: TrainingSettings) -> int | None:
     """The iteration with the highest smoothed criterion (the last of equals); None without a criterion."""
-    if training.best is None:
+    if training.best_metric is None:
         return None
-    means = smoothed(rows, training.best, BEST_OVER)
+    means = smoothed(rows, training.best_metric, BEST_OVER)
     measured = [iteration for iteration in iterations if iteration in means]
     return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)
 
@@ -52,7 +52,7 @@ def protected(
 def find_checkpoint(run: Path, which: str | None, training: TrainingSettings) -> Checkpoint:
     """A run's checkpoint, verified.
 
-    which: an iteration in digits, ``best``, ``average`` (the averaged weights of the last one), or None for the last.
+    which: an iteration in digits, ``best``, ``ema`` (the averaged weights of the last one), or None for the last.
 
     Raises:
         SettingsError: there is no such checkpoint.
@@ -65,11 +65,13 @@ def find_checkpoint(run: Path, which: str | None, training: TrainingSettings) ->
     if which == BEST:
         best = best_of(by_iteration, metric_rows(run / "metrics.jsonl")[0], training)
         if best is None:
-            raise SettingsError(f"run {run} has no best checkpoint: training.best is not set or was never logged")
+            raise SettingsError(
+                f"run {run} has no best checkpoint: training.best_metric is not set or was never logged"
+            )
         checkpoint = by_iteration[best]
-    elif which == AVERAGED:
+    elif which == EMA:
         if checkpoint.average is None:
-            raise SettingsError(f"run {run} has no average of its weights: training.average is false")
+            raise SettingsError(f"run {run} has no average of its weights: training.ema is false")
         checkpoint = replace(checkpoint, weights=AVERAGE)
     elif which is not None:
         if int(which) not in by_iteration:

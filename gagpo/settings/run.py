@@ -58,7 +58,7 @@ class RunSettings(Options):
     reward: Literal["environment", "success"] = Field(
         "environment", description="the environment's rewards, or success: 1 for a success and 0 otherwise"
     )
-    invalid_penalty: float = Field(
+    invalid_action_penalty: float = Field(
         0.01, ge=0, description="subtracted from the reward of a turn without a valid action"
     )
     algorithm: Algorithm
@@ -86,7 +86,7 @@ class RunSettings(Options):
         older, each token is weighted: the decoupled objective (Hilton et al. 2021), whose trust region is around the
         weights before the update and not around the sampler's.
         """
-        same = self.engine.options.same_numerics and self.engine.dtype == self.training.precision == "float32"
+        same = self.engine.options.same_numerics and self.engine.dtype == self.training.dtype == "float32"
         ahead = self.rollout.ahead > 0
         if (ahead or not same) and "correction" not in self.algorithm.model_fields_set:
             correction = type(self.algorithm.correction)(name="token" if ahead else "recompute")
@@ -120,12 +120,12 @@ class RunSettings(Options):
     @model_validator(mode="after")
     def _computed_in_what_is_held(self) -> RunSettings:
         """A base smaller than float32 requires bfloat16 for training and sampling."""
-        if self.lora is not None and self.lora.base != "float32":
-            for key, value in (("training.precision", self.training.precision), ("engine.dtype", self.engine.dtype)):
+        if self.lora is not None and self.lora.base_dtype != "float32":
+            for key, value in (("training.dtype", self.training.dtype), ("engine.dtype", self.engine.dtype)):
                 if value != "bfloat16":
                     raise InvalidArgument(
-                        f"lora.base={self.lora.base} requires {key}=bfloat16 (got {value}): set it, or "
-                        "lora.base=float32"
+                        f"lora.base_dtype={self.lora.base_dtype} requires {key}=bfloat16 (got {value}): set it, or "
+                        "lora.base_dtype=float32"
                     )
         return self
 

@@ -40,7 +40,7 @@ class Demonstrations:
     """Episodes to imitate.
 
     episodes: responses are written as the learner writes them.
-    mistakes: rate of mistakes among them, as in ``sft.mistakes``.
+    mistakes: rate of mistakes among them, as in ``sft.mistake_rate``.
     imitable: whether a good imitation succeeds as often; false for the best random episodes, which include luck.
     tokenized: whether their turns contain token ids already; their success rate is then unknown.
     """
@@ -64,19 +64,19 @@ def demonstrations(settings: RunSettings, quiet: bool = False) -> Demonstrations
     kwargs = settings.only_environment.environment.kwargs
     env = environment_of(settings)
     names = demonstration_tasks(settings, env, sft.episodes)
-    mistakes = 0.0 if sft.mistakes is None else sft.mistakes
+    mistakes = 0.0 if sft.mistake_rate is None else sft.mistake_rate
     imitable = has_expert(env)
     with track("demonstrations", sft.episodes, "episodes", quiet) as meter:
         on_episode: EpisodeCallback = lambda _: meter.advance()  # noqa: E731
         if not imitable:
             episodes = best_random_episodes(settings, names, on_episode)
-        elif env.has_hasty:
-            mistakes = IMPERFECT_FRACTION if sft.mistakes is None else mistakes
+        elif env.has_imperfect:
+            mistakes = IMPERFECT_FRACTION if sft.mistake_rate is None else mistakes
             num_imperfect = round(mistakes * len(names))
             agent = ExpertAgent(sft.noise)
             episodes = expert_episodes(settings, kwargs, agent, names[num_imperfect:], f"{LABEL} True", on_episode)
             episodes += imperfect_episodes(settings, kwargs, agent, names[:num_imperfect], f"{LABEL} hasty", on_episode)
-        elif mistakes or sft.mistakes is None:
+        elif mistakes or sft.mistake_rate is None:
             noisy = noisy_expert(settings, names)
             mistakes = noisy.mistake_rate
             episodes = run_episodes(settings, {**kwargs, "expert": True}, noisy, names, f"{LABEL} True", on_episode)
@@ -130,7 +130,7 @@ def imperfect_episodes(
     """The episodes of the environment's imperfect expert, solved or not."""
     if not tasks:
         return []
-    return run_episodes(settings, {**kwargs, "expert": "hasty"}, agent, tasks, label, on_episode)
+    return run_episodes(settings, {**kwargs, "expert": "imperfect"}, agent, tasks, label, on_episode)
 
 
 class NoisyExpert:
@@ -160,7 +160,7 @@ class NoisyExpert:
 
 
 def noisy_expert(settings: RunSettings, tasks: Sequence[str]) -> NoisyExpert:
-    """The expert with ``sft.mistakes`` random actions; by default the rate whose success is nearest to the target."""
+    """The expert with ``sft.mistake_rate`` random actions; by default the rate whose success is nearest to the target."""
     mistake_rate = sft_of(settings).mistakes
     kwargs = {**settings.only_environment.environment.kwargs, "expert": True}
     sample = [tasks[i % len(tasks)] for i in range(EPISODES_PER_RATE)]
@@ -233,7 +233,7 @@ def run_episodes(
     label: str,
     on_episode: EpisodeCallback | None = None,
     concurrency: int = 256,
-    lockstep: bool = False,
+    deterministic: bool = False,
 ) -> list[Episode]:
     """Run one episode of each of ``tasks`` of the training split.
 
@@ -243,7 +243,7 @@ def run_episodes(
     environment = settings.only_environment.environment
     jobs = group_jobs(tasks, 1, sft_of(settings).seed, label)
     with open_pool(environment.id, {**kwargs, "split": environment.split}, workers=settings.rollout.workers) as pool:
-        return rollout(agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=on_episode)[0]
+        return rollout(agent, pool, jobs, concurrency=concurrency, deterministic=deterministic, on_finish=on_episode)[0]
 
 
 def success_of(episodes: Sequence[Episode]) -> float:
@@ -267,7 +267,7 @@ def require_solved(episodes: Sequence[Episode], settings: RunSettings) -> None:
 
 def action_format_of(settings: RunSettings) -> ActionFormat:
     """How the learner writes its actions. The chat template of a new model writes calls in Hermes format."""
-    base = sft_of(settings).base
+    base = sft_of(settings).base_model
     context = settings.only_environment.context
     prompt = context.prompt
     environment = environment_of(settings)

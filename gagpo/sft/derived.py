@@ -109,7 +109,7 @@ def resolved(settings: RunSettings, parameters: int) -> RunSettings:
     parameters: of the model.
     """
     sft = sft_of(settings)
-    if sft.base is None:
+    if sft.base_model is None:
         defaults: dict[str, object] = {"optimizer": "muon", "learning_rate": NEW_MODEL_RATE, "observations": 0.3}
     else:
         rate = ADAPTER_RATE if sft.lora else PRETRAINED_RATE

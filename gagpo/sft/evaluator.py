@@ -161,7 +161,7 @@ class SftEvaluator:
         limit = self.settings.rollout.max_tokens
         sft = sft_of(self.settings)
         more_steps = "raise sft.steps" if sft.steps else f"set sft.steps above {MAX_STEPS}"
-        larger_model = "choose a larger sft.base" if sft.base else "raise sft.model.width"
+        larger_model = "choose a larger sft.base_model" if sft.base_model else "raise sft.model.hidden_size"
         goal = self.target.goal(sft.steps is not None)
         faults = []
         if measure.cut > MAX_CUT:
@@ -194,7 +194,7 @@ class SftEvaluator:
         if measure.contrast < MIN_CONTRAST:
             return (
                 f"it wins {percent(measure.success)} and episodes of a task hardly differ, so RL has little to learn: "
-                "raise sft.mistakes, or choose harder tasks"
+                "raise sft.mistake_rate, or choose harder tasks"
             )
         return "ready for RL: it knows the language of the environment, and some episodes of a task succeed"
 

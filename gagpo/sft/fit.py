@@ -140,7 +140,7 @@ def _accumulate(model: torch.nn.Module, rows: Sequence[Row], settings: RunSettin
     total = 0.0
     for micro_batch in packing_of(model, settings).micro_batches(rows):
         batch = micro_batch.to(settings.device)
-        with autocast(settings.device, settings.training.precision):
+        with autocast(settings.device, settings.training.dtype):
             logprob_K, _ = token_logprobs(model, batch, entropy="none")
         # Both means run over the whole batch, so that the gradients of micro-batches add up.
         response_K = batch.turn_K == RESPONSE

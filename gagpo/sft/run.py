@@ -141,9 +141,10 @@ def _make(settings: RunSettings, work: Path, files: Mapping[str, str], quiet: bo
         "optimizer.learning_rate": rate_of(parameters_of(model)),
     }
     if len(demonstrations_of) == 1:
-        derived["sft.mistakes"] = demonstrations_of[0][1].mistakes
+        derived["sft.mistake_rate"] = demonstrations_of[0][1].mistakes
     if base is None:
-        derived |= {f"sft.model.{name}": getattr(shape, name) for name in ("layers", "width", "vocabulary", "context")}
+        sizes = {"num_layers": shape.layers, "hidden_size": shape.width, "vocab_size": shape.vocabulary}
+        derived |= {f"sft.model.{name}": size for name, size in {**sizes, "context": shape.context}.items()}
     limit = int(getattr(model.config, "max_position_embeddings", shape.context))
     save_folder(model, tokenizer, work / "start", files)
     progress = {"derived": derived, "expected": asdict(target) if target else None}
@@ -168,7 +169,9 @@ def demonstrations_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase 
     if "messages" not in next((row for _, row in rows_of(path)), {}):
         return of_file(settings, path)
     if tokenizer is None:
-        raise InvalidArgument(f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base")
+        raise InvalidArgument(
+            f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base_model"
+        )
     return Demonstrations(read_messages(path, tokenizer, sft_of(settings).episodes), mistakes=0.0, tokenized=True)
 
 

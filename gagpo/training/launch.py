@@ -86,7 +86,7 @@ def open_run(
     single_folder = None if started_as_rank() else make_folder()
     from gagpo.distributed.ranks import joined
 
-    with joined(deadline=settings.ranks.deadline) as ranks:
+    with joined(deadline=settings.ranks.timeout) as ranks:
         yield single_folder or _folder_of_all(ranks, make_folder, settings, resume is not None), ranks
 
 

@@ -85,7 +85,7 @@ class Recorder:
         """
         if self.ranks.first:
             number = int(metrics["iteration"])
-            every = self.settings.training.keep_episodes
+            every = self.settings.training.save_episodes_every
             if every and (number == 1 or number % every == 0):
                 self.folder.save_episodes(f"train-{number:04d}", episodes, decode=self._decode, credits=credits)
             self.folder.log(metrics)
@@ -144,4 +144,4 @@ class Recorder:
         self.ranks.of_first(lambda: disk_space.require_room(self._checkpoints, entries))
         training = self.settings.training
         protected = keeping.protected(self._checkpoints, iteration, self.rows, training)
-        self.saver.save(iteration, entries, training.keep, protected)
+        self.saver.save(iteration, entries, training.max_checkpoints, protected)

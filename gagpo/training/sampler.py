@@ -82,12 +82,12 @@ class Sampler:
             model,
             evaluation.temperature,
             self.environments[env.name].material(environment.kwargs),
-            lockstep=settings.rollout.lockstep,
+            deterministic=settings.rollout.deterministic,
             concurrency=settings.rollout.concurrency,
             rollout=self.rollout,
         )
         env_pool = pool.pools[env.name] if isinstance(pool, MixedPool) else pool
-        return evaluate(evaluated, env_pool, tasks, environment.id, tries=evaluation.tries, quiet=quiet)
+        return evaluate(evaluated, env_pool, tasks, environment.id, tries=evaluation.episodes_per_task, quiet=quiet)
 
     def measures(self) -> dict[str, float]:
         """Metrics of the engine."""
@@ -105,7 +105,7 @@ def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module
     own_weights = ahead or not ranks.alone
     reader = None
     if not ranks.alone and not needs_weights(settings):
-        reader = ShardedReader(policy.model, settings.device, settings.training.precision)
+        reader = ShardedReader(policy.model, settings.device, settings.training.dtype)
     engine = make_engine(
         chosen.options,
         model,

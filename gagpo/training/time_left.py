@@ -39,8 +39,8 @@ class TimeLeft:
         training = self._training
         last = training.iterations
         turns_per_iteration = _median(self._turns)
-        if training.turns is not None and turns_per_iteration:
-            iterations_left = math.ceil((training.turns - turns_total) / turns_per_iteration)
+        if training.max_turns is not None and turns_per_iteration:
+            iterations_left = math.ceil((training.max_turns - turns_total) / turns_per_iteration)
             last = min(last, iteration + max(0, iterations_left))
         evaluations = 1 + training.measures_average  # after training
         if self._evaluation.every:

@@ -77,7 +77,7 @@ class Trainer:
         tasks = {env.name: tasks_of(environments[env.name], env.environment.split) for env in settings.all_environments}
         panels = panels_of(settings, environments)
         controllers = Controllers(
-            settings.algorithm.controllers, settings.training.trust_region, settings.optimizer.by_groups
+            settings.algorithm.controllers, settings.training.target_kl, settings.optimizer.scale_by_groups
         )
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions)

@@ -80,7 +80,7 @@ def test_the_agent_forgets_in_the_order_of_slots():
 def test_most_episodes_are_the_same_without_lockstep(tiny):
     with WorkerPool(CORRIDOR, {"max_turns": 4}, workers=2) as pool:
         strict, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1))
-        loose, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1), lockstep=False)
+        loose, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1), deterministic=False)
     assert [e.task for e in loose] == [e.task for e in strict]
     assert np.mean([a == b for a, b in zip(transcript(loose), transcript(strict), strict=True)]) > 0.5
 
@@ -221,7 +221,7 @@ class Uneven:
 def test_episodes_do_not_wait_for_the_slowest_response(workers):
     agent = Uneven()
     with WorkerPool(CORRIDOR, {"max_turns": 30}, workers=workers) as pool:
-        episodes, clock = rollout(agent, pool, group_jobs(["door-05"], 3, seed=0), lockstep=False)
+        episodes, clock = rollout(agent, pool, group_jobs(["door-05"], 3, seed=0), deterministic=False)
     assert all(episode.success for episode in episodes) and clock.generation > 0
     last = {slot: len(agent.answered) - agent.answered[::-1].index(slot) for slot in range(3)}
     assert last[0] < last[1] < last[2]
@@ -257,8 +257,8 @@ class OneByOne:
 def test_jobs_come_from_any_source_and_episodes_go_to_any_sink():
     source = OneByOne(group_jobs(DOORS, 1, seed=4))
     with WorkerPool(CORRIDOR, {"max_turns": 30}, workers=0) as pool:
-        RolloutLoop(Uneven(), pool, source, source, 8, Clock()).run(lockstep=False)
-        fixed, _ = rollout(Uneven(), pool, group_jobs(DOORS, 1, seed=4), lockstep=False)
+        RolloutLoop(Uneven(), pool, source, source, 8, Clock()).run(deterministic=False)
+        fixed, _ = rollout(Uneven(), pool, group_jobs(DOORS, 1, seed=4), deterministic=False)
     assert source.most_live == 1 and sorted(source.episodes) == [101, 102, 103]
     assert [episode.task for episode in source.episodes.values()] == DOORS[::-1]
     assert transcript(source.episodes[slot] for slot in (101, 102, 103)) == transcript(fixed)
@@ -284,5 +284,5 @@ def test_a_source_withholds_responses_and_can_end_the_rollout():
     source, agent = Closed(group_jobs(DOORS, 1, seed=4)), Uneven()
     with WorkerPool(CORRIDOR, {"max_turns": 30}, workers=0) as pool:
         with pytest.raises(Ended):
-            RolloutLoop(agent, pool, source, source, 8, Clock()).run(lockstep=False)
+            RolloutLoop(agent, pool, source, source, 8, Clock()).run(deterministic=False)
         assert not agent.thinking and not agent.answered and not pool.outstanding

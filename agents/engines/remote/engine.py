@@ -83,7 +83,7 @@ class VLLMServerEngine(ModelEngine):
         self._gaps: dict[int, LogprobGap] = {}
         self._caches_freed = False  # from sleep until the servers' caches are allocated again
         self._sync_seconds = 0.0
-        self._servers = StartedServers(RESTARTS, options.start_deadline)
+        self._servers = StartedServers(RESTARTS, options.start_timeout)
         self._started: ReplicaRouter | None = None
         self._closing: list[Callable[[], None]] = []  # what start opened, in order
         self._close = weakref.finalize(self, _close_all, self._closing)  # also at the end of the process
@@ -120,7 +120,7 @@ class VLLMServerEngine(ModelEngine):
             router = ReplicaRouter(
                 self._urls,
                 deadline=options.deadline,
-                silence=options.silence,
+                health_timeout=options.health_timeout,
                 recover=self._recover if self._plans else None,
             )
             self._closing.append(router.close)

@@ -14,7 +14,7 @@ from gagpo.base.errors import InvalidArgument
 if TYPE_CHECKING:
     from gagpo.agents.engines.base import Engine
 
-OTHER_GPUS = "{replicas: 1, gpus: [4, 5], gpus_each: 2}"
+OTHER_GPUS = "{replicas: 1, gpus: [4, 5], tensor_parallel_size: 2}"
 """Options that run a server on GPUs that no rank trains on, for error messages."""
 
 
@@ -35,14 +35,16 @@ class VLLMOptions(EngineOptions):
         "GPUs; by default colocated on a GPU unless urls or gpus are given",
     )
     gpus: list[int] = Field([], description="numbers of the GPUs for separate servers, shared by the machine's ranks")
-    gpus_each: int = Field(1, ge=1, description="GPUs of one server")
+    tensor_parallel_size: int = Field(1, ge=1, description="GPUs of one server")
     folder: str | None = Field(
         None, description="folder for weights on their way to servers; servers on other machines need the same path"
     )
     logs: str | None = Field(None, description="folder for the servers' logs; by default deleted at the end")
     deadline: float = Field(600.0, gt=0, description="seconds for a response, and for each step of a weight update")
-    silence: float = Field(30.0, gt=0, description="seconds without a healthy answer after which a server is given up")
-    start_deadline: float = Field(900.0, gt=0, description="seconds for a server to start")
+    health_timeout: float = Field(
+        30.0, gt=0, description="seconds without a healthy answer after which a server is given up"
+    )
+    start_timeout: float = Field(900.0, gt=0, description="seconds for a server to start")
 
     @model_validator(mode="before")
     @classmethod
@@ -50,7 +52,9 @@ class VLLMOptions(EngineOptions):
         """Translate vLLM's name for the GPUs of a server, and a likely mistake."""
         for name in ("tensor_parallel_size", "tensor_parallel"):
             if isinstance(values, dict) and name in values:
-                raise InvalidArgument(f"vllm calls engine.options.{name} gpus_each: engine.options={OTHER_GPUS}")
+                raise InvalidArgument(
+                    f"vllm calls engine.options.{name} tensor_parallel_size: engine.options={OTHER_GPUS}"
+                )
         return values
 
     @field_validator("urls")
@@ -78,7 +82,7 @@ class VLLMOptions(EngineOptions):
         Split over the ranks' processes, vLLM would need the same requests from all of them, but each rank samples its
         own task groups.
         """
-        several = [name for name in ("gpus_each", "gpus") if getattr(self, name) not in (1, [])]
+        several = [name for name in ("tensor_parallel_size", "gpus") if getattr(self, name) not in (1, [])]
         if several and self.is_colocated("cuda"):
             raise InvalidArgument(
                 f"vllm runs one server on each rank's own GPU, but engine.options.{several[0]} asks for several GPUs. "

@@ -38,7 +38,7 @@ LOG = logging.getLogger("gagpo")
 
 MAX_FAULTS = 3  # in a row, after which a server is given up
 MAX_ATTEMPTS = 8  # of one request, at all servers
-CHECKS = 3  # health checks of a server within the allowed silence
+CHECKS = 3  # health checks of a server within the allowed health_timeout
 CLOSE_SECONDS = 10.0  # for calls under way to be dropped, and for the thread to end
 
 NEW = "it has no weights yet"
@@ -54,20 +54,20 @@ class ReplicasLost(GagpoError, RuntimeError):
 class ServerCounters:
     """Events since the engine was created.
 
-    lost: servers given up.
-    silent: lost servers that did not answer in time.
-    revived: servers restarted.
-    asked: requests sent.
-    again: requests sent again after a failure.
+    servers_lost: servers given up.
+    timeouts: servers given up because they did not answer in time.
+    restarts: servers restarted.
+    requests: requests sent.
+    retries: requests sent again after a failure.
     broken: malformed answers.
     stale: answers from outdated weights.
     """
 
-    lost: int = 0
-    silent: int = 0
-    revived: int = 0
-    asked: int = 0
-    again: int = 0
+    servers_lost: int = 0
+    timeouts: int = 0
+    restarts: int = 0
+    requests: int = 0
+    retries: int = 0
     broken: int = 0
     stale: int = 0
 
@@ -103,7 +103,7 @@ class ReplicaRouter:
 
     urls: addresses of the servers.
     deadline: seconds for one response.
-    silence: seconds without a healthy answer after which a server is given up.
+    health_timeout: seconds without a healthy answer after which a server is given up.
     recover: called in the loop if no server is left; admits one again or raises.
     """
 
@@ -112,11 +112,11 @@ class ReplicaRouter:
         urls: Sequence[str],
         *,
         deadline: float,
-        silence: float,
+        health_timeout: float,
         recover: Callable[[], Awaitable[None]] | None = None,
     ):
         self.deadline = deadline
-        self.silence = silence
+        self.health_timeout = health_timeout
         self.counters = ServerCounters()
         self._model: ServedModel | None = None
         self._recover = recover
@@ -200,7 +200,7 @@ class ReplicaRouter:
     def is_healthy(self, number: int) -> bool:
         """Whether a server reports that it is healthy, in use or not."""
         try:
-            self.run(self.all[number].client.healthy(self.silence))
+            self.run(self.all[number].client.healthy(self.health_timeout))
         except ReplicaError:
             return False
         return True
@@ -236,8 +236,8 @@ class ReplicaRouter:
         fault: ReplicaError | None = None
         for attempt in range(MAX_ATTEMPTS):
             replica = await self._assign(request)
-            self.counters.asked += 1
-            self.counters.again += attempt > 0
+            self.counters.requests += 1
+            self.counters.retries += attempt > 0
             begun = replica.events
             try:
                 return await self._call(replica, request, sampling)
@@ -319,15 +319,15 @@ class ReplicaRouter:
             await self._give_up(replica, fault)
         elif isinstance(fault, ReplicaUnreachable):
             try:
-                await replica.client.healthy(self.silence)
+                await replica.client.healthy(self.health_timeout)
             except ReplicaError as error:
                 await self._give_up(replica, error)
 
     async def _give_up(self, replica: Replica, fault: Exception) -> None:
         """Give a server up and send its requests to others."""
         if replica.alive:
-            self.counters.lost += 1
-            self.counters.silent += isinstance(fault, ReplicaTimeout)
+            self.counters.servers_lost += 1
+            self.counters.timeouts += isinstance(fault, ReplicaTimeout)
             await self.withdraw(replica, str(fault))
             self.report_loss(replica, len(self.in_use))
 
@@ -357,23 +357,25 @@ class ReplicaRouter:
 
     async def move(self, replica: Replica, url: str) -> None:
         """Register that the server was restarted at ``url``; it is not in use yet."""
-        self.counters.revived += 1
+        self.counters.restarts += 1
         await self.withdraw(replica, NEW)
         await replica.client.close()
         replica.client = Client(url, self.deadline)
 
     async def _monitor(self, replica: Replica) -> None:
-        """Give the server up after ``silence`` seconds without a healthy answer."""
+        """Give the server up after ``health_timeout`` seconds without a healthy answer."""
         clock = asyncio.get_running_loop().time
         last_healthy = clock()
         while replica.alive:
-            await asyncio.sleep(self.silence / CHECKS)
+            await asyncio.sleep(self.health_timeout / CHECKS)
             try:
-                await replica.client.healthy(self.silence / CHECKS)
+                await replica.client.healthy(self.health_timeout / CHECKS)
                 last_healthy = clock()
             except ReplicaError as error:
-                if clock() - last_healthy >= self.silence:
-                    await self._give_up(replica, ReplicaTimeout(f"it was silent for {self.silence:g} s: {error}"))
+                if clock() - last_healthy >= self.health_timeout:
+                    await self._give_up(
+                        replica, ReplicaTimeout(f"it was silent for {self.health_timeout:g} s: {error}")
+                    )
 
     async def _close(self) -> None:
         await self._drop(list(self._tasks))

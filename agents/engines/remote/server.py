@@ -148,7 +148,7 @@ def plan_servers(
     if device.type == "cuda" and placement == "colocated":
         devices = [(visible_gpu(device.index or 0),)]
     elif device.type == "cuda" or options.gpus:
-        gpus, size = options.gpus, options.gpus_each
+        gpus, size = options.gpus, options.tensor_parallel_size
         needed = count * size * rank.local_world_size
         if len(gpus) != needed:
             ranks = f" at each of {rank.local_world_size} ranks" if rank.local_world_size > 1 else ""
@@ -233,13 +233,13 @@ class StartedServers:
     """The servers that an engine has started.
 
     restarts: maximum in an hour, so that a server that cannot run does not fill a night with starts.
-    start_deadline: seconds for a server to start.
+    start_timeout: seconds for a server to start.
     """
 
-    def __init__(self, restarts: int, start_deadline: float):
+    def __init__(self, restarts: int, start_timeout: float):
         self.all: list[Server] = []
         self.budget = RestartBudget(restarts)
-        self._start_deadline = start_deadline
+        self._start_timeout = start_timeout
         self._reported: set[int] = set()  # servers that were reported to stay lost
 
     def start(self, servers: Iterable[Server]) -> None:
@@ -249,7 +249,7 @@ class StartedServers:
         for server in self.all:  # all at once, then wait: each loads for minutes
             server.start()
         for server in self.all:
-            server.wait(self._start_deadline)
+            server.wait(self._start_timeout)
 
     def restart(self, number: int) -> bool:
         """Restart a server; returns False if that fails or the budget is used up."""
@@ -262,7 +262,7 @@ class StartedServers:
         server = self.all[number]
         try:
             server.start()
-            server.wait(self._start_deadline)
+            server.wait(self._start_timeout)
         except ModelError as error:
             LOG.warning("a vLLM server could not be started again: %s", ascii_only(str(error)))
             return False

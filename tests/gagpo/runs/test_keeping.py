@@ -39,7 +39,7 @@ def test_the_later_of_equals_is_the_best_and_only_what_is_there_counts(monkeypat
     assert keeping.best_of([1, 2, 3], rows(0.5, 0.5, 0.1), training) == 2
     assert keeping.best_of([1, 3], rows(0.5, 0.9, 0.1), training) == 1
     assert keeping.best_of([], rows(0.5), training) is None
-    assert keeping.best_of([1], rows(0.5), TrainingSettings(best=None)) is None
+    assert keeping.best_of([1], rows(0.5), TrainingSettings(best_metric=None)) is None
 
 
 def scripted(config, folder, rates, **options):
@@ -57,7 +57,7 @@ def scripted(config, folder, rates, **options):
 
 def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported(corridor, tmp_path, monkeypatch):
     monkeypatch.setattr(keeping, "BEST_OVER", 1)
-    training = {"iterations": 5, "keep": 1}
+    training = {"iterations": 5, "max_checkpoints": 1}
     config = corridor(training=training, evaluation={"before": False, "tasks": 1})
     run = scripted(config, tmp_path / "run", [0.1, 0.8, 0.3, 0.7, 0.2])
     assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2, 5]
@@ -71,10 +71,10 @@ def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported
 
 
 def test_without_a_criterion_there_is_no_best(corridor, tmp_path):
-    training = {"iterations": 2, "keep": 1, "best": None}
+    training = {"iterations": 2, "max_checkpoints": 1, "best_metric": None}
     run = scripted(corridor(training=training, evaluation={"before": False, "tasks": 1}), tmp_path / "run", [0.9, 0.1])
     assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2]
-    with pytest.raises(SettingsError, match=r"training\.best is not set"):
+    with pytest.raises(SettingsError, match=r"training\.best_metric is not set"):
         evaluate(f"{run}@best", tasks=1, workers=0, quiet=True)
 
 
@@ -97,7 +97,7 @@ def test_a_run_that_the_disk_cannot_hold_is_not_begun(corridor, tmp_path, monkey
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: Usage(10**9, 0, 20_000_000))
     folder = RunFolder.new(tmp_path / "run", load(corridor(training={"iterations": 9})))
     with pytest.raises(
-        CheckpointError, match=r"4 checkpoints need 0\.0\d+ GB and .* has 0\.02 GB free.*training\.keep"
+        CheckpointError, match=r"4 checkpoints need 0\.0\d+ GB and .* has 0\.02 GB free.*training\.max_checkpoints"
     ):
         Trainer(folder, quiet=True)
     assert not folder.path.exists()

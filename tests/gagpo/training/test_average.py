@@ -22,7 +22,7 @@ def run(corridor, tmp_path):
 
 
 def test_the_average_is_that_of_all_iterations(run):
-    folder = run("one", {}, iterations=3, keep=9)
+    folder = run("one", {}, iterations=3, max_checkpoints=9)
     train(folder, quiet=True)
     expected = load_file(f"{folder.settings.model}/model.safetensors")
     for iteration in (1, 2, 3):
@@ -46,7 +46,7 @@ def test_it_is_measured_at_the_end_also_after_a_kill_and_has_a_name(run):
         "average-test",
         "before-test",
     ]
-    path, which = named(folder.path.with_name("one@average"))
+    path, which = named(folder.path.with_name("one@ema"))
     assert path == folder.path and which == "average"
     chosen = keeping.find_checkpoint(path, which, folder.settings.training)
     assert chosen.model.endswith("iteration-000002/average")
@@ -59,9 +59,9 @@ def test_it_is_measured_at_the_end_also_after_a_kill_and_has_a_name(run):
 
 
 def test_a_run_without_an_average_says_what_to_set(run):
-    folder = run("one", {}, average=False, iterations=1)
+    folder = run("one", {}, ema=False, iterations=1)
     train(folder, quiet=True)
-    with pytest.raises(SettingsError, match=r"has no average of its weights: training\.average is false"):
+    with pytest.raises(SettingsError, match=r"has no average of its weights: training\.ema is false"):
         keeping.find_checkpoint(folder.path, "average", folder.settings.training)
 
 

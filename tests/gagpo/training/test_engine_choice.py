@@ -94,7 +94,7 @@ def weights_of(tmp_path, config, name, *overrides):
 
 
 def test_an_engine_of_a_file_trains_as_the_built_in_one(corridor, plugin, tmp_path):
-    config = corridor(rollout={"tasks": 2, "samples": 4})
+    config = corridor(rollout={"tasks": 2, "group_size": 4})
     expected = weights_of(tmp_path, config, "built-in")
     weights = weights_of(tmp_path, config, "plugin", "engine=my_engines:ExactOptions")
     assert expected.keys() == weights.keys()
@@ -102,8 +102,8 @@ def test_an_engine_of_a_file_trains_as_the_built_in_one(corridor, plugin, tmp_pa
 
 
 def test_an_engine_of_a_file_serves(corridor, plugin, tmp_path):
-    config = corridor(rollout={"tasks": 2, "samples": 4})
-    weights_of(tmp_path, config, "served", "engine={name: 'my_engines:ServedOptions', memory: 0.5}")
+    config = corridor(rollout={"tasks": 2, "group_size": 4})
+    weights_of(tmp_path, config, "served", "engine={name: 'my_engines:ServedOptions', gpu_memory_utilization: 0.5}")
     (engine,) = sys.modules["my_engines"].ServedEngine.servers
     assert engine.updates == 2
     assert engine.server.poll() == 0, "the trainer closes the engine that it started"
@@ -125,7 +125,7 @@ def test_settings_and_plans_ask_what_an_engine_can_do(corridor, plugin):
         ("engine=vlm", r"engine.name: there is no engine 'vlm'; nearest: vllm"),
         ("engine={name: vllm, options: {gpu: [1]}}", r"engine.options: engine vllm has no option 'gpu'; nearest: gpus"),
         ("engine.options={gpus: [1]}", r"engine.options: engine transformers has no options: remove gpus"),
-        ("engine.memory=0.5", r"memory has no effect on engine transformers"),
+        ("engine.gpu_memory_utilization=0.5", r"memory has no effect on engine transformers"),
         (
             "engine={name: 'my_engines:ServedOptions', options: {adress: []}}",
             r"engine.options: engine my_engines:ServedOptions has no option 'adress'; nearest: addresses",
@@ -138,10 +138,12 @@ def test_wrong_names_and_options_are_errors_of_the_settings(corridor, plugin, ov
         load(corridor(), [override])
 
 
-@pytest.mark.parametrize("lockstep", [True, False])
-def test_an_engine_outside_the_project_plays_a_whole_run(corridor, outside, tmp_path, lockstep):
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_an_engine_outside_the_project_plays_a_whole_run(corridor, outside, tmp_path, deterministic):
     changes = {"iterations": 1}
-    config = corridor(training=changes, rollout={"lockstep": lockstep}, evaluation={"tasks": 1, "before": False})
+    config = corridor(
+        training=changes, rollout={"deterministic": deterministic}, evaluation={"tasks": 1, "before": False}
+    )
     settings = load(config, ["engine.name=elsewhere:ConstantOptions", "engine.options.token=7"])
     folder = RunFolder.create(tmp_path / "run", settings)
     train(folder, quiet=True)

@@ -85,7 +85,7 @@ def engine_of(tiny, starter, **options):
 
 
 def unstarted(tiny, starter, rank=None, **options):
-    options = {"replicas": 2, "deadline": 60, "silence": 60, **options}
+    options = {"replicas": 2, "timeout": 60, "health_timeout": 60, **options}
     options = engine_options("vllm", {name: value for name, value in options.items() if value is not None})
     return VLLMServerEngine(EngineInputs(*tiny), options, start_server=starter, rank=rank)
 
@@ -102,7 +102,7 @@ def test_all_servers_are_restarted_with_the_same_weights_when_none_is_left(tiny,
     while more := engine.collect():
         found |= {request.session: out.ids.tolist() for request, out in more}
     assert [found[session] for session in range(6)] == expected(tiny, requests_of(tiny[1], 6))
-    assert engine.counters["lost"] == 2 and engine.counters["revived"] == 2
+    assert engine.counters["servers_lost"] == 2 and engine.counters["restarts"] == 2
     assert [started.count for started in starter.made] == [2, 2]
     engine.close()
 
@@ -122,10 +122,10 @@ def test_a_dead_server_is_restarted_with_the_next_weights(tiny, starter):
 
 
 def test_a_slow_server_is_not_restarted(tiny, starter):
-    engine = engine_of(tiny, starter, silence=3)
+    engine = engine_of(tiny, starter, health_timeout=3)
     starter.made[0].fake.silent = True
     assert_same_tokens(engine, tiny)
-    assert engine.counters["silent"] == 1
+    assert engine.counters["timeouts"] == 1
     starter.made[0].fake.silent = False
     starter.made[0].fake.free.set()
     engine.load_weights(named_tensors(tiny[0]))
@@ -140,7 +140,7 @@ def test_restarts_are_bounded(tiny, starter, monkeypatch):
         for started in starter.made:
             if started.running:
                 started.fake.die()
-        if engine.counters["revived"]:
+        if engine.counters["restarts"]:
             with pytest.raises(ReplicasLost, match="no vLLM server could be brought back: http"):
                 engine.generate(requests_of(tiny[1], 2), GREEDY)
         else:
@@ -175,16 +175,18 @@ def test_a_start_that_fails_leaves_nothing(tiny, starter):
         engine_of(tiny, starter)
 
 
-@pytest.mark.parametrize("options", [{"gpus_each": 2}, {"placement": "colocated", "gpus": [0, 1]}])
+@pytest.mark.parametrize("options", [{"tensor_parallel_size": 2}, {"placement": "colocated", "gpus": [0, 1]}])
 def test_a_server_over_the_gpus_of_several_ranks_is_refused(options):
-    with pytest.raises(ValidationError, match=r"one server on each rank's own GPU.*gpus: \[4, 5\], gpus_each: 2"):
+    with pytest.raises(
+        ValidationError, match=r"one server on each rank's own GPU.*gpus: \[4, 5\], tensor_parallel_size: 2"
+    ):
         EngineSettings(name="vllm", options=options)
 
 
 @pytest.mark.parametrize("name", ["tensor_parallel_size", "tensor_parallel"])
 def test_other_names_for_several_gpus_are_corrected(name):
     for count in (1, 2):
-        with pytest.raises(ValidationError, match=f"calls engine.options.{name} gpus_each"):
+        with pytest.raises(ValidationError, match=f"calls engine.options.{name} tensor_parallel_size"):
             EngineSettings(name="vllm", options={name: count})
 
 
@@ -194,7 +196,7 @@ def test_servers_share_the_ranks_gpu_unless_others_are_named():
     assert not VLLMOptions(urls=["http://a:1"]).is_colocated("cuda")
     assert VLLMOptions(placement="colocated", replicas=1).is_colocated("cuda")
     assert not VLLMOptions(placement="separate").is_colocated("cuda")
-    EngineSettings(name="vllm", options={"gpus": [4, 5], "gpus_each": 2})
+    EngineSettings(name="vllm", options={"gpus": [4, 5], "tensor_parallel_size": 2})
 
 
 def test_memory_is_planned_where_servers_use_it():
@@ -221,7 +223,7 @@ def router_threads():
 
 def test_a_colocated_server_over_several_gpus_is_refused_by_the_engine_too(tiny, starter):
     with pytest.raises(InvalidArgument, match="one server on each rank's own GPU"):
-        engine_of(tiny, starter, replicas=None, placement="colocated", gpus=[0, 1], gpus_each=2)
+        engine_of(tiny, starter, replicas=None, placement="colocated", gpus=[0, 1], tensor_parallel_size=2)
     assert not starter.made
 
 
@@ -246,15 +248,15 @@ def test_a_colocated_server_sleeps_and_wakes_with_the_trainer(tiny, starter):
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_ranks_of_a_machine_share_its_gpus(tiny, starter, number):
     rank = Rank(rank=6 + number, world_size=8, local=number, local_world_size=2)
-    engine = engine_of(tiny, starter, gpus=[0, 1, 2, 3, 4, 5, 6, 7], gpus_each=2, rank=rank)
+    engine = engine_of(tiny, starter, gpus=[0, 1, 2, 3, 4, 5, 6, 7], tensor_parallel_size=2, rank=rank)
     assert [started.plan.devices for started in starter.made] == [[(0, 1), (2, 3)], [(4, 5), (6, 7)]][number]
     engine.close()
     with pytest.raises(InvalidArgument, match="must name 8 GPUs for 2 replicas of 2 at each of 2 ranks, got 4"):
-        engine_of(tiny, starter, gpus=[4, 5, 6, 7], gpus_each=2, rank=rank)
+        engine_of(tiny, starter, gpus=[4, 5, 6, 7], tensor_parallel_size=2, rank=rank)
 
 
 def test_separate_servers_are_given_their_gpus(tiny, starter):
-    engine = engine_of(tiny, starter, gpus=[4, 5, 6, 7], gpus_each=2)
+    engine = engine_of(tiny, starter, gpus=[4, 5, 6, 7], tensor_parallel_size=2)
     assert [started.plan.devices for started in starter.made] == [(4, 5), (6, 7)]
     assert not starter.made[0].plan.sleeps and starter.made[0].plan.memory == 0.9
     engine.sleep()
@@ -268,7 +270,7 @@ def test_separate_servers_are_given_their_gpus(tiny, starter):
         ({"urls": ["no address"]}, "not an http address"),
         ({"urls": ["http://a:1", "http://a:1"]}, "names a server twice"),
         ({"urls": ["http://a:1"], "replicas": 2}, "urls of servers that exist, or how many replicas"),
-        ({"urls": ["http://a:1"], "silence": 0}, r"silence must be greater than 0"),
+        ({"urls": ["http://a:1"], "health_timeout": 0}, r"silence must be greater than 0"),
         ({"placement": "beside"}, "placement must be 'separate' or 'colocated'"),
         ({"placement": "colocated", "replicas": 2}, "1 when colocated"),
         ({"replicas": 2, "gpus": [1]}, "must name 2 GPUs for 2 replicas of 1, got 1"),
