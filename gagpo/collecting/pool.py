@@ -23,7 +23,7 @@ def _open_one(settings: RunSettings, env: RunEnvironment) -> Pool:
     return open_pool(
         env.environment.id,
         env.environment.kwargs,
-        workers=rolling.processes,
+        workers=rolling.workers,
         step_deadline=rolling.step_deadline,
         reset_deadline=rolling.reset_deadline,
         memory_limit_mb=rolling.worker_memory,

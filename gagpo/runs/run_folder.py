@@ -19,7 +19,7 @@ from gagpo.base import durable
 from gagpo.base.regular_file import read_bytes
 from gagpo.data.episodes import Decode, Episode, write_episodes
 from gagpo.runs.metrics import Metrics, metric_row, metric_rows, read_metrics
-from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load, load_stored
+from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load, load_stored, resolve
 
 LOG = logging.getLogger("gagpo")
 
@@ -59,7 +59,7 @@ class RunFolder:
 
     def __init__(self, path: Path, settings: RunSettings | None = None):
         self.path = path
-        self._settings = settings  # None until the file is read
+        self._settings = None if settings is None else resolve(settings)  # None until the file is read
         self.is_new = settings is not None
         self._commit: str | None = None
 
@@ -106,7 +106,8 @@ class RunFolder:
     def settings(self) -> RunSettings:
         """The resolved settings."""
         if self._settings is None:
-            self._settings = load(self.path / "config.yaml")
+            # Runs of older versions may leave open what is resolved now.
+            self._settings = resolve(load(self.path / "config.yaml"))
         return self._settings
 
     def stored_settings(self) -> RunSettings:
@@ -147,7 +148,7 @@ class RunFolder:
                 raise SettingsError(
                     f"{key!r} cannot change when a run is resumed; only these can: {', '.join(CHANGEABLE)}"
                 )
-        settings = load(self.path / "config.yaml", overrides)
+        settings = resolve(load(self.path / "config.yaml", overrides))
         rows = self.metrics()
         done = int(rows[-1]["iteration"]) if rows else 0
         if settings.training.iterations < done:

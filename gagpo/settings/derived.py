@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,29 +28,25 @@ def is_set(settings: RunSettings, key: str) -> bool:
     return name in getattr(settings, section).model_fields_set
 
 
-def applied(settings: RunSettings, derived: Mapping[str, Value]) -> RunSettings:
-    """``settings`` with the derived values of :data:`OF_RUN` that they do not set; ValidationError for a wrong one."""
-    changed = {}
-    for key in OF_RUN:
-        if key in derived and not is_set(settings, key):
-            name, _, field = key.partition(".")
-            section = getattr(settings, name)
-            own = {given: getattr(section, given) for given in section.model_fields_set}
-            changed[name] = type(section)(**own, **{field: derived[key]})
-    return settings.model_copy(update=changed)
+def derived_values(settings: RunSettings) -> dict[str, Value]:
+    """The values of :data:`OF_RUN` that SFT derived for the model ``settings.model``; empty if SFT did not make it.
 
-
-def with_derived(settings: RunSettings) -> RunSettings:
-    """``settings`` with the values of :data:`OF_RUN` that are derived in the folder ``settings.model``."""
+    Raises:
+        SettingsError: a value is invalid.
+    """
     path = Path(settings.model) / RECIPE
     try:
         derived = dict(json.loads(path.read_text(encoding="utf-8"))["derived"])
     except (OSError, ValueError, LookupError, TypeError):
-        return settings  # not made by SFT
-    try:
-        return applied(settings, derived)
-    except ValidationError as error:
-        raise SettingsError(f"{path}: {explain(error, (), 'derived')}") from None
+        return {}
+    values = {key: derived[key] for key in OF_RUN if key in derived}
+    for key, value in values.items():
+        section, _, field = key.partition(".")
+        try:
+            type(getattr(settings, section)).model_validate({field: value})
+        except ValidationError as error:
+            raise SettingsError(f"{path}: {explain(error, (), 'derived')}") from None
+    return values
 
 
 def model_or_base(settings: RunSettings) -> str:

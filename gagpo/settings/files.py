@@ -43,6 +43,8 @@ def find_config(config: str | Path) -> Path:
 def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
     """Read a YAML file and apply ``section.key=value`` overrides, whose values are YAML.
 
+    What they leave open stays open until :func:`gagpo.settings.resolve`.
+
     config: a path, or the name of a shipped config.
 
     Raises:

@@ -11,7 +11,6 @@ from gagpo.agents.engines.ranks import require_one_gpu
 from gagpo.agents.engines.registry import ENGINES, SERVERS
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options, by_name
-from gagpo.envs.pool.pool import WORKERS
 from gagpo.model.dtypes import require_known
 from gagpo.settings.environment import Kwargs
 
@@ -52,11 +51,6 @@ class RolloutSettings(Options):
     )
     step_deadline: float = Field(60.0, gt=0, description="seconds for a step")
     reset_deadline: float = Field(300.0, gt=0, description="seconds for a reset")
-
-    @property
-    def processes(self) -> int | Literal["auto"]:
-        """The workers of a pool; a thread that samples ahead cannot step environments itself."""
-        return WORKERS if self.ahead and self.workers == "auto" else self.workers
 
     @property
     def sampling(self) -> Sampling:

@@ -21,16 +21,13 @@ from gagpo.trackers import TRACKERS
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu")
 """Devices of torch that hold numbers, unlike ``meta``; whether this machine has one is checked when a run begins."""
 
-LORA_RATE = 1e-5
-"""The learning rate of an adapter unless it is set: ten times that of all weights."""
-
 
 class SettingsError(GagpoError, ValueError):
     """Settings that cannot be used; the message names file, key and remedy."""
 
 
 class RunSettings(Options):
-    """All settings of a run."""
+    """All settings of a run, as its config gives them; :func:`gagpo.settings.resolve` fills what is left open."""
 
     name: str = Field(description="name of the run and its folder")
     seed: int = Field(1, ge=0, lt=2**32, description="of all random choices")
@@ -79,21 +76,6 @@ class RunSettings(Options):
         return self
 
     @model_validator(mode="after")
-    def _fitting_correction(self) -> RunSettings:
-        """By default correct for differences between sampler and trainer.
-
-        If they compute differently, ratios start from the trainer's log-probabilities. If the sampler's weights are
-        older, each token is weighted: the decoupled objective (Hilton et al. 2021), whose trust region is around the
-        weights before the update and not around the sampler's.
-        """
-        same = self.engine.name == "transformers" and self.engine.dtype == self.training.precision == "float32"
-        ahead = self.rollout.ahead > 0
-        if (ahead or not same) and "correction" not in self.algorithm.model_fields_set:
-            correction = type(self.algorithm.correction)(name="token" if ahead else "recompute")
-            object.__setattr__(self, "algorithm", self.algorithm.model_copy(update={"correction": correction}))
-        return self
-
-    @model_validator(mode="after")
     def _controllers_that_can_wait(self) -> RunSettings:
         if self.rollout.ahead and self.algorithm.controllers.variance_filter:
             raise InvalidArgument(
@@ -127,13 +109,6 @@ class RunSettings(Options):
                         f"lora.base={self.lora.base} requires {key}=bfloat16 (got {value}): set it, or "
                         "lora.base=float32"
                     )
-        return self
-
-    @model_validator(mode="after")
-    def _rate_of_an_adapter(self) -> RunSettings:
-        if self.lora is not None and "learning_rate" not in self.optimizer.model_fields_set:
-            optimizer = self.optimizer.model_copy(update={"learning_rate": LORA_RATE})
-            object.__setattr__(self, "optimizer", optimizer)
         return self
 
     @field_validator("name")

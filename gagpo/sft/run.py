@@ -21,7 +21,8 @@ from gagpo.data.episodes import Episode
 from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import RunSettings, SettingsError
-from gagpo.settings.derived import RECIPE, Derived, applied, recipe, refuse_other
+from gagpo.settings.derived import RECIPE, Derived, recipe, refuse_other
+from gagpo.settings.resolve import take_derived_values
 from gagpo.sft.demonstrations import Demonstrations, demonstrations, environment_of, of_file, phrasing_of, sft_of
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, resolved, vocabulary_of, words
 from gagpo.sft.fit import fit
@@ -60,7 +61,7 @@ def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -
     model, tokenizer, rows = prepare(settings, work, {RECIPE: _text(made)}, quiet)
     found = json.loads((work / _FOUND).read_text(encoding="utf-8"))
     say(words(found["derived"]))
-    settings = resolved(applied(settings, found["derived"]), parameters_of(model))
+    settings = resolved(take_derived_values(settings, found["derived"]), parameters_of(model))
     if (rank := sft_of(settings).lora) is not None:
         adapters.inject(model, rank, ALPHA, adapters.ALL_LINEAR, sft_of(settings).seed)
     panel = Panel(settings, tokenizer, Expected(**found["expected"]), say) if found["expected"] else None
