@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check install -q -c constraints.txt
-CONFIG ?= alfworld-first
+CONFIG ?= alfworld-quickstart
 SET    ?=
 JOBS   ?= 2
 

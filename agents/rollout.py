@@ -76,18 +76,18 @@ def rollout(
     jobs: Sequence[Job],
     *,
     concurrency: int = 256,
-    lockstep: bool = True,
+    deterministic: bool = True,
     on_finish: Callable[[Episode], None] | None = None,
 ) -> tuple[list[Episode], Clock]:
     """Play every job; returns the episodes in the order of the jobs.
 
     concurrency: most episodes under way; a finished one is replaced by the next job.
-    lockstep: wait for all live episodes before the agent answers, so that batches, and with them floating-point sums
+    deterministic: wait for all live episodes before the agent answers, so that batches, and with them floating-point sums
         and sampled tokens, depend on the jobs alone and a run repeats bit for bit. Otherwise each episode continues as
         soon as its environment or the agent has answered.
     """
     loop = RolloutLoop(agent, pool, jobs, concurrency, on_finish)
-    loop.play(lockstep)
+    loop.play(deterministic)
     return [loop.done[slot] for slot in sorted(loop.done)], loop.clock
 
 
@@ -108,12 +108,12 @@ class RolloutLoop:
     over: dict[int, str] = field(default_factory=dict)  # by slot: outcome of an episode that is not finished yet
     upcoming: int = 0
 
-    def play(self, lockstep: bool) -> None:
+    def play(self, deterministic: bool) -> None:
         """Play every job to its end, see :func:`rollout`."""
         begun = time.perf_counter()
         try:
-            if lockstep or not isinstance(self.agent, AsyncAgent):
-                self.play_in_batches(lockstep)
+            if deterministic or not isinstance(self.agent, AsyncAgent):
+                self.play_in_batches(deterministic)
             else:
                 self.play_async(self.agent)
         except BaseException:
@@ -126,12 +126,12 @@ class RolloutLoop:
             raise
         self.clock.total = time.perf_counter() - begun
 
-    def play_in_batches(self, lockstep: bool) -> None:
+    def play_in_batches(self, deterministic: bool) -> None:
         """The agent answers all ready episodes before the pool is checked again."""
         while self._begin():
             since = time.perf_counter()
             with span("environments"):
-                while self.waiting and (lockstep or not self.ready):
+                while self.waiting and (deterministic or not self.ready):
                     self._take_events(None)
                 self._leave_over()
             self.clock.environment += time.perf_counter() - since

@@ -44,20 +44,20 @@ BASE: dict[str, Any] = {
     "threads": 1,
     "environment": {"id": "gagpo.envs.testing:gagpo-test/Sleepy-v0", "kwargs": {"max_turns": 8, "seconds": 0.05}},
     "context": {"history": "full"},
-    "rollout": {"tasks": 4, "samples": 4, "max_tokens": 16, "workers": 8},
-    "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}, "correction": {"name": "token"}},
+    "rollout": {"tasks": 4, "group_size": 4, "max_tokens": 16, "workers": 8},
+    "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}, "correction": {"name": "tis"}},
     "optimizer": {"learning_rate": 1e-5},
-    "training": {"epochs": 4, "minibatches": 2, "save_every": 10_000, "keep_episodes": 1},
+    "training": {"epochs": 4, "minibatches": 2, "save_every": 10_000, "save_episodes_every": 1},
     "evaluation": {"splits": ["test"], "tasks": 1, "before": False},
     "trackers": [],
     "sft": {
         "episodes": 40,
         "noise": 0.5,
-        "mistakes": 0.0,
+        "mistake_rate": 0.0,
         "steps": 20,
         "batch": 32,
         "learning_rate": 1e-2,
-        "model": {"layers": 2, "width": 64, "vocabulary": 300},
+        "model": {"num_layers": 2, "hidden_size": 64, "vocab_size": 300},
     },
 }
 
@@ -204,7 +204,7 @@ def main() -> None:
         folder = Path(name)
         model = make_model(folder)
         runs = {
-            ahead: settings_of(model, options.iterations, rollout={"lockstep": False, "ahead": ahead})
+            ahead: settings_of(model, options.iterations, rollout={"deterministic": False, "ahead": ahead})
             for ahead in (0, 1)
         }
         seconds: dict[int, list[float]] = {0: [], 1: []}

@@ -18,8 +18,8 @@ COMMANDS = (
     "--help",
     "train --help",
     "train alfworld-frist",
-    "train alfworld-first rollout.sampels=3",
-    "train alfworld-first device=cuda",
+    "train alfworld-quickstart rollout.sampels=3",
+    "train alfworld-quickstart device=cuda",
     "train --resume none",
     "eval runs/none",
     "eval none",
@@ -27,7 +27,7 @@ COMMANDS = (
     "report none",
     "export none out",
     "check gagpo/No-v0",
-    "plan alfworld-first lamda=1",
+    "plan alfworld-quickstart lamda=1",
 )
 ROUNDS = 5
 

@@ -96,7 +96,7 @@ def measure(config: str, overrides: list[str], rounds: int) -> dict[str, dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure an update beside the plain path.")
-    parser.add_argument("configs", nargs="*", default=["alfworld-first"])
+    parser.add_argument("configs", nargs="*", default=["alfworld-quickstart"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of every config")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")

@@ -101,7 +101,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
     ``info`` holds ``task``, ``task_type``, ``split``, ``success``, ``valid``, ``turn``, ``state`` and
     ``admissible_actions`` (the last two may be None), and ``expert_action`` when built with ``expert=True``. With
-    ``has_hasty``, ``expert="hasty"`` is an expert that skips the steps between finding and finishing and then stops;
+    ``has_imperfect``, ``expert="imperfect"`` is an expert that skips the steps between finding and finishing and then stops;
     its failed episodes are mixed into demonstrations.
 
     immaterial: arguments that do not change the tasks.
@@ -120,7 +120,7 @@ class TextEnv(gymnasium.Env[str, str]):
     immaterial: ClassVar[frozenset[str]] = frozenset({"expert", "render_mode", "split"})
     choosing: ClassVar[frozenset[str]] = frozenset()
     code_arguments: ClassVar[frozenset[str]] = frozenset()
-    has_hasty: ClassVar[bool] = False
+    has_imperfect: ClassVar[bool] = False
     markov_key: ClassVar[MarkovKey | None] = None
     instructions: ClassVar[str] = ""
     multiline: ClassVar[bool] = False
@@ -139,8 +139,8 @@ class TextEnv(gymnasium.Env[str, str]):
             raise InvalidArgument(f"max_turns must be an integer (got {max_turns!r:.80})")
         if max_turns < 1:
             raise InvalidArgument(f"max_turns must be at least 1 (got {max_turns})")
-        if expert not in (False, True, "random") and not (expert == "hasty" and self.has_hasty):
-            hint = 'False, True, "hasty" or "random"' if self.has_hasty else 'False, True or "random"'
+        if expert not in (False, True, "random") and not (expert == "imperfect" and self.has_imperfect):
+            hint = 'False, True, "imperfect" or "random"' if self.has_imperfect else 'False, True or "random"'
             raise InvalidArgument(f"{type(self).__name__} has no expert {expert!r}; choose {hint}")
         self.observation_space = Text()
         self.action_space = Text()
@@ -148,7 +148,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self.max_turns = max_turns
         self.with_expert = bool(expert) and expert != "random"
         self.with_samples = expert == "random"
-        self.hasty = expert == "hasty"
+        self.imperfect = expert == "imperfect"
         self.render_mode = render_mode
         self.task: Task | None = None
         self.turn = 0

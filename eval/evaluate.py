@@ -49,7 +49,7 @@ def evaluate(
     tries: int = 1,
     seed: int = 0,
     concurrency: int = 256,
-    lockstep: bool = True,
+    deterministic: bool = True,
     quiet: bool = False,
     journal: Journal | None = None,
     rollout: Callable[..., tuple[list[Episode], Clock]] = rollout,
@@ -63,7 +63,7 @@ def evaluate(
     temperature: part of the result; None if no tokens are sampled.
     tries: episodes of each task.
     concurrency: episodes at once.
-    lockstep: the agent answers all episodes that are ready in one batch.
+    deterministic: the agent answers all episodes that are ready in one batch.
     journal: its episodes are not played again; new ones are appended as they end.
     rollout: plays the jobs on the pool; training on several ranks passes one that distributes them.
     """
@@ -84,7 +84,7 @@ def evaluate(
                 journal.append(episode)
             meter.advance()
 
-        new, _ = rollout(agent, pool, missing, concurrency=concurrency, lockstep=lockstep, on_finish=finished)
+        new, _ = rollout(agent, pool, missing, concurrency=concurrency, deterministic=deterministic, on_finish=finished)
     played |= {(episode.task, episode.sample): episode for episode in new}
     episodes = [played[job.task, job.sample] for job in jobs]
     return EvalResult.from_episodes(episodes, panel, model, temperature), episodes
@@ -110,7 +110,7 @@ class Player:
     identity: tells it from any other player, as plain JSON values.
     temperature: part of the result; None if no tokens are sampled.
     kwargs: arguments of its environments.
-    lockstep: it answers all episodes that are ready in one batch.
+    deterministic: it answers all episodes that are ready in one batch.
     concurrency: default number of episodes at once.
     session: a context around all episodes, called with the journal and the number of episodes.
     """
@@ -120,7 +120,7 @@ class Player:
     identity: Mapping[str, object]
     temperature: float | None
     kwargs: Mapping[str, object]
-    lockstep: bool = True
+    deterministic: bool = True
     concurrency: int = 256
     session: Callable[[Journal | None, int], AbstractContextManager[None]] = lambda journal, episodes: nullcontext()
 
@@ -182,7 +182,7 @@ class ChosenPanel:
         with (
             Journal(request.journals, key) if request.journals is not None else nullcontext() as journal,
             open_pool(request.environment or "", player.kwargs, workers=request.workers) as pool,
-            player.session(journal, len(self.tasks) * request.tries),
+            player.session(journal, len(self.tasks) * request.episodes_per_task),
         ):
             result, episodes = evaluate(
                 player.agent,
@@ -192,10 +192,10 @@ class ChosenPanel:
                 kwargs=material,
                 model=player.name,
                 temperature=player.temperature,
-                tries=request.tries,
+                tries=request.episodes_per_task,
                 seed=request.seed,
                 concurrency=request.concurrency or min(player.concurrency, most or player.concurrency),
-                lockstep=player.lockstep,
+                deterministic=player.deterministic,
                 quiet=request.quiet,
                 journal=journal,
             )

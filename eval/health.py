@@ -108,7 +108,7 @@ class Limit:
 
 
 ZERO_GROUPS = Limit(
-    "zero_groups",
+    "zero_advantage_groups",
     "{percent} of the groups have no advantage (all their episodes end alike)",
     "change the difficulty of the tasks, start from a better model, or sample more episodes per task",
     bad=0.7,
@@ -116,7 +116,7 @@ ZERO_GROUPS = Limit(
 )
 LIMITS = (
     Limit(
-        "coverage",
+        "repeated_states",
         "{percent} of the turns are in a state that another episode of the group reached",
         "use a coarser state key or more episodes per task",
         bad=0.2,
@@ -125,7 +125,7 @@ LIMITS = (
     Limit(
         "aliasing",
         "{percent} of the actions repeated in one state led to different states",
-        "the key does not identify the state; set algorithm.credit.key=auto, or use a credit without states",
+        "the key does not identify the state; set algorithm.credit.state_key=auto, or use a credit without states",
         bad=0.2,
         watch=0.05,
     ),
@@ -222,7 +222,7 @@ def failures(rows: Sequence[Row]) -> HealthFinding | None:
     if not count > 0:
         return None
     seen = f"{count:.0f} episodes failed in their environment in the last iterations"
-    if recent(rows, "zero_groups") > ZERO_GROUPS.watch:
+    if recent(rows, "zero_advantage_groups") > ZERO_GROUPS.watch:
         return HealthFinding("bad", f"{seen}: run `gagpo check` on it before anything else")
     return HealthFinding("watch", seen)
 

@@ -233,7 +233,7 @@ def _play_served(panel: ChosenPanel) -> EvaluationOutcome:
         {"server": api.base_url},
         chat.temperature,
         panel.kwargs,
-        lockstep=False,
+        deterministic=False,
         concurrency=EPISODES_AT_ONCE,
         session=partial(_billed, agent),
     )

@@ -34,7 +34,7 @@ class EvaluationRequest:
     kwargs: arguments of the environment.
     like: a run or config that gives the options that are None, including ``tasks``.
     tasks: number of tasks, evenly spaced over the split; by default all.
-    tries: episodes of each task.
+    episodes_per_task: number of episodes of each task.
     temperature: 0.4 by default; some models behind a server accept only 1.
     max_tokens: token limit of a response, 512 by default.
     context: how the model is prompted; the prompt is ``plain`` by default, ``tags`` at a server.
@@ -57,7 +57,7 @@ class EvaluationRequest:
     kwargs: Mapping[str, object] | None = None
     like: str | Path | None = None
     tasks: AtLeastOne | None = None
-    tries: AtLeastOne = 1
+    episodes_per_task: AtLeastOne = 1
     temperature: Annotated[float, Field(ge=0)] | None = None
     max_tokens: AtLeastOne | None = None
     context: ContextSettings = ContextSettings()

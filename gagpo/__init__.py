@@ -4,9 +4,9 @@ What people use most, imported when first used::
 
     import gagpo
 
-    run = gagpo.train("alfworld-first", "training.iterations=5")   # a config, by name or path, and overrides
-    result = gagpo.evaluate("runs/alfworld-first", split="valid_seen")
-    run = gagpo.load_run("runs/alfworld-first")
+    run = gagpo.train("alfworld-quickstart", "training.iterations=5")   # a config, by name or path, and overrides
+    result = gagpo.evaluate("runs/alfworld-quickstart", split="valid_seen")
+    run = gagpo.load_run("runs/alfworld-quickstart")
 
 and, for other trainers, ``gagpo.Algorithm``, ``gagpo.advantages`` (credit) and ``gagpo.policy_loss`` (objectives).
 """

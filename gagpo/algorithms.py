@@ -76,9 +76,9 @@ PRESETS: dict[str, Cells] = {
     "agpo_asymmetric": _row("agpo_asymmetric", "token", CLIP, "sequence_mean"),
     "rloo": _row("rloo", "token", CLIP, "token_mean", kl=KL),
     "rejection_sampling": _row("rejection_sampling", "token", {"name": "likelihood"}, "token_mean"),
-    "max_rl": _row("max_rl", "token", CLIP, "token_mean", kl=KL),
+    "maxrl": _row("maxrl", "token", CLIP, "token_mean", kl=KL),
     "reinforce_plus_plus": _row("reinforce_plus_plus", "token", CLIP, "token_mean", kl=KL),
-    "reinforce_baseline": _row("reinforce_baseline", "token", CLIP, "token_mean", kl=KL),
+    "reinforce_plus_plus_baseline": _row("reinforce_plus_plus_baseline", "token", CLIP, "token_mean", kl=KL),
     "gigpo": _row("gigpo", "token", {**CLIP, "dual": 3.0}, "token_mean", kl=KL, entropy=0.001),
     "sampo": _row("gigpo", "sequence", SEQUENCE_CLIP, "token_mean", controllers={"dynamic_sampling": {}}),
     "g2po": _row("g2po", "token", CLIP, "token_mean", kl=KL),
@@ -88,13 +88,13 @@ PRESETS: dict[str, Cells] = {
     "graphgpo": _row("graphgpo", "token", CLIP, "token_mean", kl=KL),
     "milegpo": _row("milegpo", "token", CLIP, "token_mean", kl=KL),
     "graph_value": _row(
-        {"name": "gagpo", "key": "auto", "proxy": "graph", "lam": 0.0}, "action", CLIP, "action_mean", kl=KL
+        {"name": "gagpo", "state_key": "auto", "proxy": "graph", "lam": 0.0}, "action", CLIP, "action_mean", kl=KL
     ),
     "graph_sum": _row("weighted_sum", "action", CLIP, "action_mean", kl=KL),
-    "ppo_token": _row("ppo_token", "token", CLIP, "token_mean", kl=KL, critic={}),
+    "ppo": _row("ppo", "token", CLIP, "token_mean", kl=KL, critic={}),
     "ppo_turn": _row("ppo_turn", "action", CLIP, "token_mean", kl=KL, critic={}),
     "starpo_s": _row(
-        "ppo_token", "token", {**CLIP, "high": 0.28}, "token_mean", controllers={"variance_filter": {}}, critic={}
+        "ppo", "token", {**CLIP, "high": 0.28}, "token_mean", controllers={"variance_filter": {}}, critic={}
     ),
 }
 """The algorithms; other cells have their defaults."""
@@ -208,7 +208,7 @@ def _critic_impossibilities(credit: CreditSettings, critic: CriticSettings | Non
     if credit.critic and critic is None:
         return [f"credit {credit.name} requires a critic: set critic={{}} for its defaults"]
     if critic is not None and not credit.critic:
-        return [f"credit {credit.name} does not use a critic: remove critic, or use ppo_token or ppo_turn"]
+        return [f"credit {credit.name} does not use a critic: remove critic, or use ppo or ppo_turn"]
     return []
 
 

@@ -51,7 +51,7 @@ class Outer(BaseModel):
 def test_run_keys_are_the_leaves_and_the_algorithm_is_one():
     assert budgets.run_keys(Outer) == ["algorithm", "one.a", "one.b", "rows.a", "rows.b", "name"]
     keys = budgets.run_keys(RunSettings)
-    assert {"algorithm", "rollout.tasks", "sft.model.layers", "environments.context"} <= set(keys)
+    assert {"algorithm", "rollout.tasks", "sft.model.num_layers", "environments.context"} <= set(keys)
     assert not {"rollout", "sft", "algorithm.credit"} & set(keys)
 
 

@@ -58,7 +58,7 @@ def test_search_works_in_pages_opened_from_disk(site, browser):
     from selenium.webdriver.support.wait import WebDriverWait
 
     browser.get((site / "index.html").as_uri())
-    browser.find_element(By.CLASS_NAME, "md-search__input").send_keys("zero_groups")
+    browser.find_element(By.CLASS_NAME, "md-search__input").send_keys("zero_advantage_groups")
     found = WebDriverWait(browser, 60).until(
         lambda one: [link.get_attribute("href") for link in one.find_elements(By.CLASS_NAME, "md-search-result__link")]
     )

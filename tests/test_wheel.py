@@ -59,10 +59,10 @@ def test_train_eval_and_report_in_an_empty_directory(fresh, tmp_path):
         return done.stdout
 
     assert "alfworld-small" in gagpo("list")
-    gagpo("new", "mine.yaml", "--like", "maths-small")
-    small = ["model=model", "sft.steps=3", "sft.episodes=20", "sft.model.layers=1"]
+    gagpo("new", "mine.yaml", "--like", "math-small")
+    small = ["model=model", "sft.steps=3", "sft.episodes=20", "sft.model.num_layers=1"]
     gagpo("sft", "mine.yaml", *small, "-q")
-    few = ["training.iterations=1", "rollout.tasks=2", "rollout.samples=2", "evaluation.tasks=4", "name=run"]
+    few = ["training.iterations=1", "rollout.tasks=2", "rollout.group_size=2", "evaluation.tasks=4", "name=run"]
     out = gagpo("train", "mine.yaml", *small, *few, "-q", "--json")
     assert json.loads(out.splitlines()[-1]) and (tmp_path / "runs" / "run" / "report.html").exists()
     gagpo("eval", "runs/run", "--tasks", "4", "--out", "result.json", "-q")

@@ -73,11 +73,11 @@ def require_one_gpu(options: Mapping[str, object]) -> None:
     Split over the ranks' processes, vLLM would need the same requests from all of them, but each rank plays its own
     task groups.
     """
-    remedy = "engine.options={replicas: 1, gpus: [4, 5], gpus_each: 2}"
+    remedy = "engine.options={replicas: 1, gpus: [4, 5], tensor_parallel_size: 2}"
     for name in ("tensor_parallel_size", "tensor_parallel"):  # vLLM's name and a likely mistake
         if options.get(name) not in (None, 1):
-            raise InvalidArgument(f"engine vllm calls engine.options.{name} gpus_each: {remedy}")
-    several = [name for name in ("gpus_each", "gpus") if options.get(name) not in (None, 1, [], ())]
+            raise InvalidArgument(f"engine vllm calls engine.options.{name} tensor_parallel_size: {remedy}")
+    several = [name for name in ("tensor_parallel_size", "gpus") if options.get(name) not in (None, 1, [], ())]
     if several and is_colocated(options, "cuda"):
         raise InvalidArgument(
             f"engine vllm runs one server on each rank's own GPU, but engine.options.{several[0]} asks for several "

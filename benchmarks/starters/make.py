@@ -28,7 +28,7 @@ from gagpo.settings.derived import recipe as settings_of
 from gagpo.sft.demonstrations import (
     LABEL,
     expert_episodes,
-    hasty_episodes,
+    imperfect_episodes,
     play,
     rephrase,
     sft_of,
@@ -81,8 +81,8 @@ def start(recipe: Recipe, work: Path, quiet: bool = False) -> None:
     """Write to ``work`` what training begins with: rows, tokenizer and model."""
     settings, sft, extras = recipe.settings, sft_of(recipe.settings), recipe.extras
     episodes = played(recipe, quiet)
-    if sft.base is not None:
-        model, tokenizer = load_model(sft.base), load_tokenizer(sft.base)
+    if sft.base_model is not None:
+        model, tokenizer = load_model(sft.base_model), load_tokenizer(sft.base_model)
     else:
         shape, texts = recipe.shape, texts_of([(settings, episodes)])
         names = lexicon() if extras.lexicon else []
@@ -112,21 +112,21 @@ def _variant(
     """The demonstrations in one variant of the environment, the ``number``-th."""
     settings, sft, extras = recipe.settings, sft_of(recipe.settings), recipe.extras
     names = shown_tasks(settings, make_env(settings.only_environment.environment.id, kwargs), count)
-    hasty, corrected = round((sft.mistakes or 0.0) * len(names)), round(extras.corrected * len(names))
+    imperfect, corrected = round((sft.mistake_rate or 0.0) * len(names)), round(extras.corrected * len(names))
     agent = StubbornExpert(sft.noise, extras.stubborn)
     label = f"{LABEL} {number}" if number else LABEL
-    kept = expert_episodes(settings, kwargs, agent, names[hasty + corrected :], f"{label} True", finished)
-    kept += hasty_episodes(settings, kwargs, agent, names[:hasty], f"{label} hasty", finished)
+    kept = expert_episodes(settings, kwargs, agent, names[imperfect + corrected :], f"{label} True", finished)
+    kept += imperfect_episodes(settings, kwargs, agent, names[:imperfect], f"{label} hasty", finished)
     if corrected:
         kept += play(
             settings,
             {**kwargs, "expert": True},
             learner(recipe, kwargs),
-            names[hasty : hasty + corrected],
+            names[imperfect : imperfect + corrected],
             f"{label} corrected",
             finished,
             concurrency=settings.rollout.concurrency,
-            lockstep=True,
+            deterministic=True,
         )
     return kept
 

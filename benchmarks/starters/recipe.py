@@ -95,10 +95,10 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     extras = Extras.model_validate(known.get(path.stem, {}))
     if settings.sft is None:
         raise InvalidArgument(f"{path} has no section 'sft'")
-    if extras.corrected and settings.sft.base is None:
-        raise InvalidArgument(f"{path}: corrected episodes are played by sft.base, which is not set")
-    if extras.corrected + (settings.sft.mistakes or 0.0) > 1:
-        raise InvalidArgument(f"{path}: corrected and sft.mistakes are shares of one whole")
+    if extras.corrected and settings.sft.base_model is None:
+        raise InvalidArgument(f"{path}: corrected episodes are played by sft.base_model, which is not set")
+    if extras.corrected + (settings.sft.mistake_rate or 0.0) > 1:
+        raise InvalidArgument(f"{path}: corrected and sft.mistake_rate are shares of one whole")
     unset = {"optimizer": "muon", "learning_rate": 4e-3, "observations": 0.3}  # what the stages were made with
     added = {key: value for key, value in unset.items() if getattr(settings.sft, key) is None}
     return Recipe(settings.model_copy(update={"sft": settings.sft.model_copy(update=added)}), extras)

@@ -42,7 +42,11 @@ def run(options: argparse.Namespace, rows: Path) -> None:
             sft(load("tools-small", changes), say=print)
         for seed in options.seeds:
             if not has_row(rows, player=player, seed=seed):
-                length = [f"training.turns={options.turns}", "training.iterations=1000", "training.keep_episodes=1"]
+                length = [
+                    f"training.max_turns={options.turns}",
+                    "training.iterations=1000",
+                    "training.save_episodes_every=1",
+                ]
                 own = [f"seed={seed}", f"name=calls-{player}-s{seed}"]
                 one = finished(load("tools-small", [*changes, *length, *own]), options.runs)
                 append_row(rows, _row(one, options.runs / f"calls-{player}-s{seed}", player, seed))

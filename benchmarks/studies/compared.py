@@ -22,22 +22,22 @@ def pretrained(task: str, turns: int, split: str = "test", chosen_on: str = "val
     common = ["training.iterations=60", "training.microbatch_tokens=2048", "evaluation.every=0"]
     variants = {name: preset(name, *more) for name in ("gagpo", "grpo")}
     variants["gagpo, LoRA"] = preset("gagpo", *more, "lora={rank: 32}", "optimizer.learning_rate=3e-4")
-    return Study(f"configs/{task}-smollm2.yaml", variants, split, chosen_on, [*common, f"training.turns={turns}"])
+    return Study(f"configs/{task}-smollm2.yaml", variants, split, chosen_on, [*common, f"training.max_turns={turns}"])
 
 
 # Small rooms, from the model that comes with the package; a run takes a minute on one core.
-FIRST = "configs/alfworld-first.yaml"
-SHORT = ["training.turns=6000", "training.iterations=20", "evaluation.tries=2", "evaluation.every=0"]
+FIRST = "configs/alfworld-quickstart.yaml"
+SHORT = ["training.max_turns=6000", "training.iterations=20", "evaluation.episodes_per_task=2", "evaluation.every=0"]
 FAST = [*SHORT, "optimizer.learning_rate=1e-3"]
-SHOP = "configs/webshop-first.yaml"
+SHOP = "configs/webshop-quickstart.yaml"
 
 TURN_LEVEL = {
     "gagpo": preset("gagpo"),
-    "gagpo, key observation": preset("gagpo", "algorithm.credit.key=observation"),
+    "gagpo, key observation": preset("gagpo", "algorithm.credit.state_key=observation"),
     **{name: preset(name) for name in ("grpo", "gigpo", "hgpo", "graphgpo", "milegpo")},
     **{name: preset(name) for name in ("graph_value", "graph_sum")},
 }
-NEWER = ("rejection_sampling", "g2po", "empg", "optimal_token_baseline", "dppo", "sampo", "max_rl")
+NEWER = ("rejection_sampling", "g2po", "empg", "optimal_token_baseline", "dppo", "sampo", "maxrl")
 OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER)]
 
 STUDIES = PAPERS | {
@@ -47,8 +47,8 @@ STUDIES = PAPERS | {
         TURN_LEVEL,
         common=[
             "environment.kwargs={size: full, max_turns: 30, counts: {train: 600, valid_seen: 72, valid_unseen: 138}}",
-            *("training.turns=20000", "training.iterations=30", "optimizer.learning_rate=1e-3"),
-            *("evaluation.every=0", "optimizer.schedule=constant"),
+            *("training.max_turns=20000", "training.iterations=30", "optimizer.learning_rate=1e-3"),
+            *("evaluation.every=0", "optimizer.lr_scheduler=constant"),
         ],
     ),
     "smollm2-alfworld": pretrained("alfworld", 22000, "valid_unseen", "valid_seen", "algorithm.correction=none"),
@@ -57,8 +57,8 @@ STUDIES = PAPERS | {
         {name: preset(name, "algorithm.correction=none") for name in ("gagpo", "grpo")},
         common=[
             *("device=cuda", "rollout.tasks=32", "training.microbatch_tokens=8192", "training.iterations=32"),
-            *("training.turns=150000", "training.save_every=32", "evaluation.every=0"),
-            *("optimizer.learning_rate=6e-5", "optimizer.schedule=linear"),
+            *("training.max_turns=150000", "training.save_every=32", "evaluation.every=0"),
+            *("optimizer.learning_rate=6e-5", "optimizer.lr_scheduler=linear"),
         ],
     ),
     "smollm2-maths": pretrained("maths", 16000),
@@ -69,12 +69,12 @@ STUDIES = PAPERS | {
         TURN_LEVEL,
         split="test",
         chosen_on="validation",
-        common=["training.turns=2500", "training.iterations=30", "evaluation.every=0"],
+        common=["training.max_turns=2500", "training.iterations=30", "evaluation.every=0"],
     ),
     "credits-household": Study(  # where one habit is not enough: rooms as ALFRED has them, fifty turns
         "benchmarks/starters/alfworld-alfred.yaml",
         TURN_LEVEL,
-        common=["training.turns=30000", "training.average=false", "optimizer.schedule=constant"],
+        common=["training.max_turns=30000", "training.ema=false", "optimizer.lr_scheduler=constant"],
     ),
     "credits-catalogue": Study(  # where the first result is mostly wrong
         SHOP,
@@ -84,7 +84,12 @@ STUDIES = PAPERS | {
         common=[
             "model=data/starters/webshop-agent",
             "environment.kwargs={products: 20000, max_turns: 15}",
-            *("training.turns=5000", "training.iterations=30", "optimizer.schedule=constant", "evaluation.every=0"),
+            *(
+                "training.max_turns=5000",
+                "training.iterations=30",
+                "optimizer.lr_scheduler=constant",
+                "evaluation.every=0",
+            ),
         ],
     ),
     "algorithms": Study(FIRST, {name: preset(name) for name in ("gagpo", *OTHERS)}, common=FAST),
@@ -101,7 +106,7 @@ STUDIES = PAPERS | {
     ),
     "sql": Study("configs/sql-small.yaml", {"GAGPO": preset("gagpo")}, split="unseen"),
     "maths": Study(
-        "configs/maths-first.yaml",
+        "configs/math-quickstart.yaml",
         {"gagpo": preset("gagpo"), "grpo": preset("grpo")},
         split="test",
         chosen_on="validation",
@@ -112,8 +117,8 @@ STUDIES = PAPERS | {
 
 # From starters that play well already: 60 iterations at a constant rate, the weights averaged beside them -------------
 
-PLAIN = "optimizer.by_groups=false"
-LASTING = ["training.iterations=60", "optimizer.schedule=constant"]
+PLAIN = "optimizer.scale_by_groups=false"
+LASTING = ["training.iterations=60", "optimizer.lr_scheduler=constant"]
 SINGLE = "{levels: [1, 2, 3, 4], size: 60000, test_size: 480, attempts: 1, tools: false}"
 ALONE = ["model=data/starters/maths-single", f"environment.kwargs={SINGLE}", *LASTING]
 
@@ -126,7 +131,7 @@ def rates(name: str) -> dict[str, list[str]]:
 STUDIES |= {
     # Which steps keep what a model can do; chosen on the tasks of validation.
     "steps": Study(
-        "configs/maths-single-small.yaml",
+        "configs/math-single-small.yaml",
         {
             "3e-4": preset("grpo", PLAIN),
             "3e-4 by groups": preset("grpo"),
@@ -140,22 +145,22 @@ STUDIES |= {
         common=[*ALONE, "evaluation.splits=[validation]", "evaluation.tasks=300"],
     ),
     # One rate for a policy that learns and for one that is good already, followed by groups.
-    "rates-weak": Study(FIRST, rates("gagpo"), common=["evaluation.tries=2", "evaluation.every=0"]),
+    "rates-weak": Study(FIRST, rates("gagpo"), common=["evaluation.episodes_per_task=2", "evaluation.every=0"]),
     "rates-strong": Study(
-        "configs/maths-single-small.yaml",
+        "configs/math-single-small.yaml",
         rates("grpo"),
         split="validation",
         common=[*ALONE, "rollout.max_tokens=128", "evaluation.splits=[validation]", "evaluation.tasks=300"],
     ),
     # What is left after 60 iterations at the settings of the first runs; 500 tasks that nothing was chosen on.
     "lasting-maths": Study(
-        "configs/maths-single-small.yaml",
+        "configs/math-single-small.yaml",
         {"GRPO": preset("grpo")},
         split="test",
         common=[*ALONE, "rollout.max_tokens=128", "evaluation.every=0"],
     ),
     "lasting-calculator": Study(
-        "configs/maths-first.yaml",
+        "configs/math-quickstart.yaml",
         {"GAGPO": preset("gagpo")},
         split="test",
         common=[
@@ -176,7 +181,7 @@ STUDIES |= {
         ],
     ),
     "lasting-shop": Study(
-        "configs/webshop-first.yaml",
+        "configs/webshop-quickstart.yaml",
         {"GAGPO": preset("gagpo")},
         split="test",
         common=["model=data/starters/webshop-agent", *LASTING, "evaluation.tasks=500"],
@@ -193,15 +198,15 @@ STUDIES |= {
     ),
 }
 
-BY_SUCCESS = ["reward=success", "invalid_penalty=0.1"]
-FALL = "optimizer.schedule=linear"
+BY_SUCCESS = ["reward=success", "invalid_action_penalty=0.1"]
+FALL = "optimizer.lr_scheduler=linear"
 FALLING = ["training.iterations=80", FALL]
 
 # A strong player in rooms as released games have them, which it was not made for, by reinforcement alone.
 STUDIES |= {
     "lift-household": Study(
         "benchmarks/starters/alfworld-alfred.yaml",
-        {"GAGPO": preset("gagpo"), "GAGPO, refusals free": preset("gagpo", "invalid_penalty=0")},
+        {"GAGPO": preset("gagpo"), "GAGPO, refusals free": preset("gagpo", "invalid_action_penalty=0")},
     ),
     "household-recipes": Study(  # a weak player in rooms as released games have them; as many episodes each
         "benchmarks/starters/alfworld-weak.yaml",
@@ -209,7 +214,7 @@ STUDIES |= {
             "constant rate": preset("gagpo"),
             "falling rate": preset("gagpo", FALL),
             "falling, sampled at .4": preset("gagpo", FALL, "rollout.temperature=0.4"),
-            "falling, groups of 16": preset("gagpo", FALL, "rollout={tasks: 8, samples: 16}"),
+            "falling, groups of 16": preset("gagpo", FALL, "rollout={tasks: 8, group_size: 16}"),
             "falling, twice as long": preset("gagpo", FALL, "training.iterations=60"),
         },
     ),

@@ -3,7 +3,7 @@
     python -m benchmarks.studies.losses run      every change of the plain run, seed by seed
     python -m benchmarks.studies.losses table    means over seeds
 
-The single-turn model of ``configs/maths-single-small.yaml``, made by its SFT if it is missing, is trained with Adam
+The single-turn model of ``configs/math-single-small.yaml``, made by its SFT if it is missing, is trained with Adam
 alone: steps are not limited, and a gradient's length does not count. Each other run changes one suspected cause. One
 shuffles the advantages of a group, so that they contain no signal. One trains on three of six families of problems. All
 sample equally many answers and take equally many steps. Success is measured on problems of all six families. Rows go to
@@ -36,9 +36,9 @@ TRAINED = ("arithmetic", "words", "equations")
 """The kinds that one run trains on alone; of every run they are measured apart from the others."""
 
 PROBLEMS = {"levels": [1, 2, 3, 4], "size": 60000, "test_size": 480, "attempts": 1, "tools": False}
-PLAIN = ("training.trust_region=null", "optimizer.by_groups=false")
+PLAIN = ("training.target_kl=null", "optimizer.scale_by_groups=false")
 COMMON = (
-    *("rollout.samples=8", "rollout.max_tokens=128", "optimizer.schedule=constant"),
+    *("rollout.group_size=8", "rollout.max_tokens=128", "optimizer.lr_scheduler=constant"),
     *("evaluation.splits=[]", "evaluation.every=0"),
 )
 BATCH = ("rollout.tasks=16", "training.minibatches=4", "training.iterations=40")
@@ -75,14 +75,14 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
 def run(options: argparse.Namespace, rows: Path) -> None:
     """Every change, seed by seed, and once the model that all start from."""
     if not has_row(rows, change="before"):
-        start = made_by_sft(load("maths-single-small", options.overrides))
+        start = made_by_sft(load("math-single-small", options.overrides))
         append_row(rows, {"change": "before", "seed": 0, **measured(start, options)})
     for seed in options.seeds:
         for change in options.only:
             if not has_row(rows, change=change, seed=seed):
                 played = trained(options, change, seed)
                 for name in (change, f"{change}, averaged") if change == "the default steps" else (change,):
-                    model = f"{played.folder}@average" if name != change else str(played.folder)
+                    model = f"{played.folder}@ema" if name != change else str(played.folder)
                     append_row(rows, {"change": name, "seed": seed, **course(played), **measured(model, options)})
 
 
@@ -92,7 +92,7 @@ def trained(options: argparse.Namespace, change: str, seed: int) -> Run:
     own = [f"name={change.replace(' ', '-')}-s{seed}", f"seed={seed}", "optimizer.learning_rate=3e-4"]
     own.append(f"algorithm={json.dumps({'preset': 'grpo', 'kl': {'coefficient': 0.0}, **algorithm})}")
     own.append(f"environment.kwargs={json.dumps({**PROBLEMS, **problems})}")
-    return finished(load("maths-single-small", [*COMMON, *rest, *own, *options.overrides]), options.runs)
+    return finished(load("math-single-small", [*COMMON, *rest, *own, *options.overrides]), options.runs)
 
 
 def course(played: Run) -> dict[str, float]:
@@ -100,7 +100,7 @@ def course(played: Run) -> dict[str, float]:
     entropy = played.series("entropy")[1]
     third = max(len(entropy) // 10, 1)
     found = {"entropy_first": math.fsum(entropy[:third]) / third, "entropy_last": math.fsum(entropy[-third:]) / third}
-    for name in ("zero_groups", "log_ratio_rms"):
+    for name in ("zero_advantage_groups", "log_ratio_rms"):
         values = played.series(name)[1]
         found[name] = math.fsum(values) / len(values)
     return found
@@ -112,11 +112,11 @@ def measured(model: str, options: argparse.Namespace) -> dict[str, float]:
     for name, temperature, tries in (("sampled", 0.4, 4), ("greedy", 0.0, 1)):
         result = evaluate(
             model,
-            like="maths-single-small",
+            like="math-single-small",
             kwargs={**PROBLEMS, "families": "all"},
             split="validation",
             tasks=options.tasks,
-            tries=tries,
+            episodes_per_task=tries,
             temperature=temperature,
             max_tokens=128,
             quiet=True,

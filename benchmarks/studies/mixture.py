@@ -55,7 +55,7 @@ def specialist_of(settings: RunSettings, name: str, turns: float) -> RunSettings
     env = settings.environment_named(name)
     alone = settings.alone(env)
     share = env.weight / math.fsum(one.weight for one in settings.all_environments)
-    training = {"iterations": 10 * settings.training.iterations, "turns": max(1, int(turns))}
+    training = {"iterations": 10 * settings.training.iterations, "max_turns": max(1, int(turns))}
     changes: dict[str, Any] = {
         "name": f"{settings.name}-{name}",
         "sft": None,

@@ -12,10 +12,10 @@ import json
 
 from benchmarks.studies.designs import Study, preset
 
-ROOMS = "configs/alfworld-first.yaml"
-SINGLE_TURN = "configs/maths-single-small.yaml"
+ROOMS = "configs/alfworld-quickstart.yaml"
+SINGLE_TURN = "configs/math-single-small.yaml"
 
-AS_IN_PAPERS = ["training.trust_region=null", "optimizer.by_groups=false", "training.average=false"]
+AS_IN_PAPERS = ["training.target_kl=null", "optimizer.scale_by_groups=false", "training.ema=false"]
 OFF_POLICY = ["training.epochs=4", "training.minibatches=4"]
 ON_POLICY = ["training.epochs=1", "training.minibatches=1"]
 
@@ -39,7 +39,7 @@ def gagpo(**credit: object) -> list[str]:
 
 def groups_of(size: int) -> list[str]:
     """Groups of ``size`` episodes, with equally many episodes an iteration."""
-    return option("gagpo", [f"rollout.samples={size}", f"rollout.tasks={EPISODES // size}"])
+    return option("gagpo", [f"rollout.group_size={size}", f"rollout.tasks={EPISODES // size}"])
 
 
 GAGPO = Study(
@@ -51,10 +51,10 @@ GAGPO = Study(
         "leave-one-out": gagpo(leave_one_out=True),
         "outcome proxy": gagpo(proxy="outcome"),
         "bootstrap truncated": gagpo(bootstrap_truncated=True),
-        "key observation": gagpo(key="observation"),
-        "key history": gagpo(key="history"),
+        "key observation": gagpo(state_key="observation"),
+        "key history": gagpo(state_key="history"),
         **{f"norm {norm}": gagpo(norm=norm) for norm in ("batch", "state", "scale_only", "none")},
-        "trajectory term": gagpo(trajectory_weight=1.0),
+        "trajectory term": gagpo(episode_weight=1.0),
         "token ratio": option("gagpo", ratio="token", aggregation="token_mean"),
         "product ratio": option("gagpo", ratio_pool="sum"),
         **{f"clip {radius}": option("gagpo", gate={"name": "clip", "low": radius, "high": radius})
@@ -62,7 +62,7 @@ GAGPO = Study(
         **{f"groups of {size}": groups_of(size) for size in (2, 4, 16)},
     },
     common=[
-        *("training.turns=6000", "training.iterations=20", "evaluation.tries=2", "evaluation.every=0"),
+        *("training.max_turns=6000", "training.iterations=20", "evaluation.episodes_per_task=2", "evaluation.every=0"),
         "optimizer.learning_rate=1e-3",
     ],
 )  # fmt: skip
@@ -72,10 +72,15 @@ def single_turn(variants: dict[str, list[str]]) -> Study:
     """A study of single-turn algorithms. Eight answers to each test problem give pass@8 before and after."""
     common = [
         *AS_IN_PAPERS,
-        *(f"training.turns={ANSWERS}", "training.iterations=20", "optimizer.schedule=constant"),
+        *(f"training.max_turns={ANSWERS}", "training.iterations=20", "optimizer.lr_scheduler=constant"),
         # Chosen for GRPO on validation problems among 1e-5, 3e-5 and 1e-4; at 3e-4 every method loses 11 to 21 points.
         "optimizer.learning_rate=3e-5",
-        *("evaluation.splits=[test]", "evaluation.every=0", "evaluation.tries=8", "evaluation.temperature=1.0"),
+        *(
+            "evaluation.splits=[test]",
+            "evaluation.every=0",
+            "evaluation.episodes_per_task=8",
+            "evaluation.temperature=1.0",
+        ),
     ]
     off_policy = {label: [*OFF_POLICY, *overrides] for label, overrides in variants.items()}
     return Study(SINGLE_TURN, off_policy, split="test", chosen_on="validation", common=common)

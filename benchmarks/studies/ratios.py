@@ -4,8 +4,8 @@
     python -m benchmarks.studies.ratios table    means over seeds, and differences from GRPO
 
 Problems in one turn without a calculator, equally many answers for every row; sixteen steps an iteration, so that
-old and new policy differ within it. The model is that of ``configs/maths-single-small.yaml``, made by its SFT if it is
-missing. ``training.trust_region`` and ``optimizer.by_groups``, which limit steps, are off: the study compares what each
+old and new policy differ within it. The model is that of ``configs/math-single-small.yaml``, made by its SFT if it is
+missing. ``training.target_kl`` and ``optimizer.scale_by_groups``, which limit steps, are off: the study compares what each
 algorithm's own gate and controllers do about large steps. One row has them on. Rows go to
 ``lab/studies/ratios.jsonl``; a run that has a row is not repeated.
 """
@@ -33,12 +33,12 @@ ANSWERS = 2560
 """Answers that a run samples, probes and thrown away groups included: twenty iterations of 16 problems x 8."""
 
 COMMON = (
-    *("rollout.tasks=16", "rollout.samples=8"),
-    *(f"training.turns={ANSWERS}", "training.iterations=40", "training.epochs=4", "training.minibatches=4"),
-    "optimizer.schedule=constant",
-    *("evaluation.splits=[test]", "evaluation.every=0", "evaluation.tries=8", "evaluation.temperature=1.0"),
+    *("rollout.tasks=16", "rollout.group_size=8"),
+    *(f"training.max_turns={ANSWERS}", "training.iterations=40", "training.epochs=4", "training.minibatches=4"),
+    "optimizer.lr_scheduler=constant",
+    *("evaluation.splits=[test]", "evaluation.every=0", "evaluation.episodes_per_task=8", "evaluation.temperature=1.0"),
 )
-FREE = ("training.trust_region=null", "optimizer.by_groups=false")
+FREE = ("training.target_kl=null", "optimizer.scale_by_groups=false")
 ENDS = 3  # iterations at the beginning and at the end over which entropy is a mean
 
 
@@ -58,7 +58,7 @@ def once(options: argparse.Namespace, rows: Path, algorithm: str, rate: str, see
     preset = f"algorithm={{preset: {algorithm.split(',')[0]}, kl: {{coefficient: 0.0}}}}"
     own += FREE if algorithm != HELD else ()
     before = f"evaluation.before={str(algorithm == ROWS[0]).lower()}"
-    played = finished(load("maths-single-small", [*COMMON, preset, before, *options.overrides, *own]), options.runs)
+    played = finished(load("math-single-small", [*COMMON, preset, before, *options.overrides, *own]), options.runs)
     append_row(rows, {"algorithm": algorithm, "rate": rate, "seed": seed, **_measures(played)})
 
 
@@ -71,7 +71,7 @@ def _measures(run: Run) -> dict[str, Any]:
     found |= {"entropy_first": _mean_of(entropy[:ENDS]), "entropy_last": _mean_of(entropy[-ENDS:])}
     moved = run.series("log_ratio_rms")[1] or [0.0]  # no iteration had a signal
     found |= {"moved_most": max(moved), "moved": math.fsum(moved) / len(moved)}
-    for name in ("clip_fraction", "zero_groups"):
+    for name in ("clip_fraction", "zero_advantage_groups"):
         values = run.series(name)[1]
         if values:
             found[name] = math.fsum(values) / len(values)
@@ -100,7 +100,7 @@ def table(path: Path) -> list[str]:
         cells.append(f"{math.fsum(row['moved'] for row in own.values()) / len(own):.2f}")
         clipped = [row["clip_fraction"] for row in own.values() if "clip_fraction" in row]
         cells.append(f"{100 * math.fsum(clipped) / len(clipped):.1f}" if clipped else "")
-        cells.append(f"{100 * math.fsum(row['zero_groups'] for row in own.values()) / len(own):.0f}")
+        cells.append(f"{100 * math.fsum(row['zero_advantage_groups'] for row in own.values()) / len(own):.0f}")
         lines.append(cells)
     header = [
         "row",

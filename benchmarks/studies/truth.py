@@ -84,7 +84,7 @@ class Batch:
 
     def visits(self, credit: CreditSettings) -> np.ndarray:
         """Visits to the state of each turn in its task group, by the credit's key or the true state, int64[N]."""
-        keyed = credit if hasattr(credit, "key") else CREDITS.make({"name": "gagpo", "key": "state"})
+        keyed = credit if hasattr(credit, "state_key") else CREDITS.make({"name": "gagpo", "state_key": "state"})
         state_N = turns_for(self.episodes, keyed).states()
         return np.asarray(np.bincount(state_N)[state_N])
 
@@ -142,7 +142,7 @@ def measure(setting: Mapping[str, Any], options: argparse.Namespace, starts: Pat
         advantage = [result.advantage_N for result in results]
         judged[label] = judge(batches, advantage)
         judged[label]["visits"] = judge_by_visits(batches, advantage, [batch.visits(credit) for batch in batches])
-        for name in ("aliasing", "coverage"):
+        for name in ("aliasing", "repeated_states"):
             values = [result.stats[name] for result in results if name in result.stats]
             judged[label] |= {name: float(np.mean(values))} if values else {}
     true_N = np.concatenate([batch.true_N for batch in batches])
@@ -231,9 +231,9 @@ def credits_of(more: Sequence[str]) -> dict[str, CreditSettings]:
     cells |= {name: {"name": name} for name in more}
     found: dict[str, CreditSettings] = {}
     for label, cell in cells.items():
-        keys = KEYS if "key" in CREDITS.find(cell["name"]).model_fields else (None,)
+        keys = KEYS if "state_key" in CREDITS.find(cell["name"]).model_fields else (None,)
         for key in keys:
-            found[f"{label}@{key}" if key else label] = CREDITS.make({**cell, **({"key": key} if key else {})})
+            found[f"{label}@{key}" if key else label] = CREDITS.make({**cell, **({"state_key": key} if key else {})})
     return found
 
 

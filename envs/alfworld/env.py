@@ -46,7 +46,7 @@ class ALFWorldEnv(TextEnv):
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"engine"}
     splits: ClassVar[tuple[str, ...]] = SPLITS
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"games", "task_types", "verb"}
-    has_hasty: ClassVar[bool] = True
+    has_imperfect: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
     instructions: ClassVar[str] = (
         "You are an expert agent in a household. You act by one command at a time: go to RECEPTACLE, open RECEPTACLE, "
@@ -118,7 +118,7 @@ class ALFWorldEnv(TextEnv):
         scene = self._engine.reset(Path(task.source))
         if self.with_expert:
             orderly = self.phrasing.verb != "move"
-            self._expert = Expert(scene.observation, self._shown(scene), self.hasty, orderly)
+            self._expert = Expert(scene.observation, self._shown(scene), self.imperfect, orderly)
             self._expert.mixed = self.games is not None or self.size not in ("small", "full")
         self._goal = scene.observation.rpartition("Your task is to: ")[2].strip()
         return self._outcome(scene, scene.observation.removeprefix(BANNER))

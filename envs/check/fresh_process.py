@@ -30,7 +30,7 @@ def call(function: str, *arguments: Any, timeout: float, hash_seed: int | None =
         "gagpo.envs.check.fresh_process:serve",
         variables=None if hash_seed is None else {**os.environ, "PYTHONHASHSEED": str(hash_seed)},
         output=subprocess.DEVNULL,
-        start_seconds=timeout,
+        start_timeout=timeout,
     )
     try:
         answer = json.loads(child.ask(json.dumps([function, arguments]), timeout))

@@ -222,7 +222,7 @@ def _garbage(subject: Subject) -> str:
     with closing(subject.make()) as env:
         (start, *_) = subject.starts(env)
     patience = min(30.0, subject.deadline)
-    with WorkerPool(subject.name, subject.kwargs, workers=1, step_deadline=patience, max_restarts=0) as pool:
+    with WorkerPool(subject.name, subject.kwargs, workers=1, step_timeout=patience, max_restarts=0) as pool:
         for name, action in GARBAGE.items():
             # Each kind in a new episode, which must continue afterwards unless it has ended.
             pool.reset(0, start.task.id, seed=subject.seed)

@@ -51,7 +51,7 @@ class MathEnv(TextEnv):
 
     splits = problems.SPLITS
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "on_bad_row"}
-    has_hasty = True
+    has_imperfect = True
     markov_key: ClassVar[MarkovKey] = "state"
 
     def __init__(
@@ -192,11 +192,11 @@ class MathEnv(TextEnv):
     def expert_action(self) -> str | None:
         """The next step of a worked solution as a calculator call, or the boxed answer after the last step.
 
-        The hasty expert answers with the value of the first step, and stops when that is wrong.
+        The imperfect expert answers with the value of the first step, and stops when that is wrong.
         """
         problem = self.problem
         assert problem is not None
-        if self.hasty:
+        if self.imperfect:
             if self._wrong:
                 return None
             first = problem.steps[:1]

@@ -37,8 +37,8 @@ class MCPEnv(ToolEnv):
 
     command: a program and its arguments, as a list or one line; ``python`` is this interpreter.
     tasks: a JSONL file; see :func:`gagpo.envs.mcp.questions.read_questions`.
-    start_seconds: deadline for the start of the server.
-    call_seconds: deadline for a call. A late call is invalid, and the server is restarted.
+    start_timeout: deadline for the start of the server.
+    call_timeout: deadline for a call. A late call is invalid, and the server is restarted.
     environment: names of further environment variables that the server gets, such as the one with its API key; a list,
         or one text with commas.
     """
@@ -46,15 +46,15 @@ class MCPEnv(ToolEnv):
     packages: ClassVar[Mapping[str, str]] = {"mcp": "gagpo[mcp]"}
     splits = SPLITS
     instructions = "Answer the question. Use the tools, and give the answer with final_answer."
-    immaterial: ClassVar[frozenset[str]] = ToolEnv.immaterial | {"start_seconds", "environment"}
+    immaterial: ClassVar[frozenset[str]] = ToolEnv.immaterial | {"start_timeout", "environment"}
     code_arguments: ClassVar[frozenset[str]] = frozenset({"command"})
 
     def __init__(
         self,
         command: str | Sequence[str],
         tasks: str | Path,
-        start_seconds: float = 20.0,
-        call_seconds: float = 10.0,
+        start_timeout: float = 20.0,
+        call_timeout: float = 10.0,
         max_turns: int = 8,
         environment: str | Sequence[str] = (),
         **kwargs: Any,
@@ -63,7 +63,7 @@ class MCPEnv(ToolEnv):
         words = shlex.split(command) if isinstance(command, str) else list(command)
         if not words or not all(isinstance(word, str) and word for word in words):
             raise InvalidArgument("command must be a program and its arguments, as one line or a list of texts")
-        for name, seconds in (("start_seconds", start_seconds), ("call_seconds", call_seconds)):
+        for name, seconds in (("start_timeout", start_timeout), ("call_timeout", call_timeout)):
             if not 0 < seconds <= 3600:
                 raise InvalidArgument(f"{name} must be above 0 and at most 3600 seconds, got {seconds!r}")
         names = environment.replace(",", " ").split() if isinstance(environment, str) else list(environment)
@@ -72,13 +72,13 @@ class MCPEnv(ToolEnv):
                 f"environment: the variable {missing[0]!r:.80} is not set; export it, or leave it out"
             )
         self.command, self.environment = tuple(words), tuple(names)
-        self.start_seconds, self.call_seconds = start_seconds, call_seconds
+        self.start_timeout, self.call_timeout = start_timeout, call_timeout
         self._tasks, self._questions = read_questions(tasks)
         self._server: ToolServer | None = None
 
     @functools.cached_property
     def tools(self) -> tuple[Tool, ...]:  # type: ignore[override]
-        listed = listed_tools(self.command, self.start_seconds, self.environment)
+        listed = listed_tools(self.command, self.start_timeout, self.environment)
         if any(tool.name == ANSWER.name for tool in listed):
             raise InvalidArgument(f"the server has a tool {ANSWER.name}: that name is reserved for the answer")
         return (*listed, ANSWER)
@@ -101,7 +101,7 @@ class MCPEnv(ToolEnv):
             return Outcome(text, float(solved), terminated=True, success=solved)
         server = self._started()
         try:
-            outcome = server.call(tool, arguments, self.call_seconds)
+            outcome = server.call(tool, arguments, self.call_timeout)
         except ServerError as error:
             self._end()
             raise CallError(f"{tool} gave no answer, and its server starts anew: {error}") from None
@@ -127,7 +127,7 @@ class MCPEnv(ToolEnv):
         if self._server is None:
             if self._starts == MOST_STARTS:
                 raise ServerError(f"the server had to be started {MOST_STARTS} times in one episode")
-            self._server = ToolServer(self.command, self.start_seconds, self.environment)
+            self._server = ToolServer(self.command, self.start_timeout, self.environment)
             self._starts += 1
         return self._server
 

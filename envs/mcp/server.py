@@ -44,14 +44,14 @@ class ToolServer:
 
     command: a program and its arguments; ``python`` is this interpreter. The program gets few of this process's
         environment variables, and no API key.
-    start_seconds: deadline for the list of its tools.
+    start_timeout: deadline for the list of its tools.
     environment: names of further variables that the program gets.
 
     Raises:
         ServerError: it does not start in time, or its tools cannot be used.
     """
 
-    def __init__(self, command: Sequence[str], start_seconds: float = 20.0, environment: Sequence[str] = ()):
+    def __init__(self, command: Sequence[str], start_timeout: float = 20.0, environment: Sequence[str] = ()):
         if find_spec("mcp") is None:
             raise MissingPackage("an MCP server needs the package mcp: pip install 'gagpo[mcp]'")
         self.command = tuple(command)
@@ -69,7 +69,7 @@ class ToolServer:
         listed: Future[Sequence[Any]] = Future()
         self._talk = asyncio.run_coroutine_threadsafe(self._converse(listed), self._loop)
         try:
-            self.tools = [_tool(one) for one in self._result(listed, start_seconds, "start")]
+            self.tools = [_tool(one) for one in self._result(listed, start_timeout, "start")]
             names = [tool.name for tool in self.tools]
             if len(names) > MOST_TOOLS:
                 raise ServerError(f"the MCP server {self._name} has more than {MOST_TOOLS} tools")
@@ -265,8 +265,8 @@ def _tool(listed: Any) -> Tool:
 
 
 @functools.lru_cache(maxsize=32)
-def listed_tools(command: tuple[str, ...], start_seconds: float, environment: tuple[str, ...] = ()) -> tuple[Tool, ...]:
+def listed_tools(command: tuple[str, ...], start_timeout: float, environment: tuple[str, ...] = ()) -> tuple[Tool, ...]:
     """The tools of the server that ``command`` starts; cached for this process."""
-    server = ToolServer(command, start_seconds, environment)
+    server = ToolServer(command, start_timeout, environment)
     server.close()
     return tuple(server.tools)

@@ -50,8 +50,8 @@ class WorkerPool(BasePool):
     env_kwargs: arguments of the environment, plain data.
     workers: number of processes. With 0 a hanging environment cannot be killed. ``auto`` is 0 for environments that
         are faster than a message to another process (:func:`gagpo.envs.lookup.is_cheap`), else 2.
-    step_deadline: seconds for a step.
-    reset_deadline: seconds for a reset, and (at least a minute) for the start of a worker.
+    step_timeout: seconds for a step.
+    reset_timeout: seconds for a reset, and (at least a minute) for the start of a worker.
     max_restarts: how often one episode may start over.
     memory_limit_mb: MiB that a worker and its children may take beyond what it shares with the others; None for no
         limit. An allocation beyond it fails (Linux only).
@@ -67,8 +67,8 @@ class WorkerPool(BasePool):
         env_kwargs: Kwargs | None = None,
         *,
         workers: int | Literal["auto"] = WORKERS,
-        step_deadline: float = 60,
-        reset_deadline: float = 300,
+        step_timeout: float = 60,
+        reset_timeout: float = 300,
         max_restarts: int = 3,
         memory_limit_mb: int | None = None,
     ):
@@ -79,11 +79,11 @@ class WorkerPool(BasePool):
             workers = 0 if is_cheap(self._spec, self._kwargs) else WORKERS
         if workers < 0 or max_restarts < 0:
             raise InvalidArgument(f"workers and max_restarts must not be negative, got {workers} and {max_restarts}")
-        if not (0 < step_deadline < math.inf and 0 < reset_deadline < math.inf):
-            raise InvalidArgument(f"deadlines must be positive seconds, got {step_deadline} and {reset_deadline}")
+        if not (0 < step_timeout < math.inf and 0 < reset_timeout < math.inf):
+            raise InvalidArgument(f"deadlines must be positive seconds, got {step_timeout} and {reset_timeout}")
         if memory_limit_mb is not None and memory_limit_mb < 1:
             raise InvalidArgument(f"memory_limit_mb must be at least 1, got {memory_limit_mb}")
-        self._deadlines = {"step": step_deadline, "reset": reset_deadline, "start": max(reset_deadline, START_SECONDS)}
+        self._deadlines = {"step": step_timeout, "reset": reset_timeout, "start": max(reset_timeout, START_SECONDS)}
         self._failed_starts = 0  # in a row
         self._start_error = ""
         self._started = False  # some worker has built its environment

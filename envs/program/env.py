@@ -34,7 +34,7 @@ class ProgramEnv(TextEnv):
         By default the program reports it.
     max_turns: requests that are answered.
     tokens: sampled tokens after which no request is answered.
-    seconds: for the program's own work in an episode, without waiting for answers.
+    timeout: seconds for the program's own work in an episode, without waiting for answers.
     memory: megabytes that the program and each process it starts may allocate; None for no limit.
     environment: names of environment variables that it gets besides the usual ones, such as ``PATH`` and ``HOME``
         (:data:`gagpo.envs.program.variables.PASSED`).
@@ -42,7 +42,7 @@ class ProgramEnv(TextEnv):
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
     markov_key: ClassVar[MarkovKey | None] = "state"
-    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"environment", "memory", "seconds"}
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"environment", "memory", "timeout"}
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks"})
     code_arguments: ClassVar[frozenset[str]] = frozenset({"command", "agent", "reward"})
 
@@ -54,7 +54,7 @@ class ProgramEnv(TextEnv):
         reward: str = "",
         max_turns: int = 50,
         tokens: int = 1_000_000,
-        seconds: float = 600.0,
+        timeout: float = 600.0,
         memory: int | None = None,
         environment: str | Sequence[str] = (),
         **kwargs: Any,
@@ -72,11 +72,11 @@ class ProgramEnv(TextEnv):
             words[0] = sys.executable
         if words and shutil.which(words[0]) is None:
             raise InvalidArgument(f"command: there is no program {words[0]!r:.80} here")
-        for name, limit in (("tokens", tokens), ("seconds", seconds), ("memory", memory)):
+        for name, limit in (("tokens", tokens), ("timeout", timeout), ("memory", memory)):
             if limit is not None and not 0 < limit < 2**31:
                 raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}")
         self.program = {"command": words, "agent": agent, "reward": reward}
-        self.memory, self.tokens, self.seconds = memory, tokens, seconds
+        self.memory, self.tokens, self.timeout = memory, tokens, timeout
         self.environment = named(environment)
         self.concurrency = available_cores()  # each episode starts a program
         self._tasks, self._rows = read_tasks(tasks)
@@ -85,13 +85,13 @@ class ProgramEnv(TextEnv):
 
     @classmethod
     def open_pool(
-        cls, kwargs: Kwargs, memory: int | None, step_deadline: float = 60.0, reset_deadline: float = 300.0
+        cls, kwargs: Kwargs, memory: int | None, step_timeout: float = 60.0, reset_timeout: float = 300.0
     ) -> Pool:
         """The pool of programs that :func:`gagpo.envs.pool.opening.open_pool` opens."""
         from gagpo.envs.program.pool import ProgramPool
 
         env = cls(**kwargs)
-        limits = Limits(env.max_turns, env.tokens, env.seconds, reset_deadline, step_deadline)
+        limits = Limits(env.max_turns, env.tokens, env.timeout, reset_timeout, step_timeout)
         variables = passed(env.environment)
         return ProgramPool(env.program, limits, env._find, env.memory or memory, variables=variables)
 

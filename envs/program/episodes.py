@@ -283,7 +283,7 @@ class Episode:
         """The program works: give it until its deadline."""
         self._unwatch()
         self._since, left = self.loop.time(), self.limits.seconds - self._worked
-        setting = "rollout.step_deadline" if self.talk.turns else "rollout.reset_deadline"
+        setting = "rollout.step_timeout" if self.talk.turns else "rollout.reset_timeout"
         late = f"the program made no request for {seconds:g} s; raise {setting} if it needs longer"
         if left < seconds:
             self._timer = self.loop.call_later(max(0.0, left), self._truncate, f"{self.limits.seconds:g} s are used up")

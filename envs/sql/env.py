@@ -57,7 +57,7 @@ class SQLEnv(TextEnv):
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "on_bad_row"}
-    has_hasty: ClassVar[bool] = True
+    has_imperfect: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
     multiline: ClassVar[bool] = True
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial
@@ -212,13 +212,13 @@ class SQLEnv(TextEnv):
         return Outcome(text, reward, terminated, success, valid, state, extras=extras)
 
     def expert_action(self) -> str | None:
-        """Look at the tables that the gold query needs, one by one, then answer; a hasty expert answers carelessly."""
+        """Look at the tables that the gold query needs, one by one, then answer; an imperfect expert answers carelessly."""
         question = self.question
         assert question is not None
         ahead = [table for table in question.tables if table not in self._looked]
         if ahead and self.max_turns - self.turn > 1:
             return f"columns {ahead[0]}"
-        return f"answer: {question.careless if self.hasty and question.careless else question.gold}"
+        return f"answer: {question.careless if self.imperfect and question.careless else question.gold}"
 
     def sample_action(self, rng: np.random.Generator) -> str:
         """A random command about a random table and column of this database."""

@@ -104,7 +104,7 @@ def start(reachable: str, timeout: float, grid: str | None) -> tuple[WebDriver, 
         program,
         name="the browser's driver",
         bare=("gagpo", "gagpo.envs"),
-        start_seconds=START_SECONDS,
+        start_timeout=START_SECONDS,
     )
     try:
         port, folder = supervisor.ask("port", START_SECONDS)

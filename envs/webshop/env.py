@@ -65,7 +65,7 @@ class WebShopEnv(TextEnv):
     data, products, catalogue_seed: see :func:`open_catalogue`.
     results_per_page: 10 in the published environment.
     exact: behave exactly as the published environment, for comparisons with its numbers.
-    shopper: an expert that knows the goal's product (``knowing``), or opens the results one by one (``browsing``).
+    expert_mode: an expert that knows the goal's product (``oracle``), or opens the results one by one (``browsing``).
 
     ``info`` also holds ``has_search_bar`` (only the first page has one, but searching works on every page), and after
     a purchase ``r_type``, ``r_att``, ``r_option`` (None if the goal names no option), ``r_price``, ``title_score`` and
@@ -75,8 +75,8 @@ class WebShopEnv(TextEnv):
 
     splits: ClassVar[tuple[str, ...]] = ("train", "validation", "test")
     choosing: ClassVar[frozenset[str]] = frozenset({"data", "products", "catalogue_seed", "goals"})
-    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"shopper"}
-    has_hasty: ClassVar[bool] = True
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"expert_mode"}
+    has_imperfect: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
     instructions: ClassVar[str] = (
         "You are shopping online. Find a product that fits the instruction, choose the options it asks for, and buy "
@@ -98,7 +98,7 @@ class WebShopEnv(TextEnv):
         catalogue_seed: int = 0,
         results_per_page: int = 10,
         exact: bool = False,
-        shopper: Literal["knowing", "browsing"] = "knowing",
+        expert_mode: Literal["oracle", "browsing"] = "oracle",
     ):
         super().__init__(split=split, max_turns=max_turns, expert=expert, render_mode=render_mode)
         if observation not in MODES:
@@ -107,14 +107,14 @@ class WebShopEnv(TextEnv):
             raise InvalidArgument(f"unknown goals {goals!r}; choose one of {', '.join(KINDS)}")
         if exact and results_per_page != 10:
             raise InvalidArgument(f"exact=True requires results_per_page=10, got {results_per_page}")
-        if shopper not in ("knowing", "browsing"):
-            raise InvalidArgument(f"shopper must be 'knowing' or 'browsing', got {shopper!r}")
+        if expert_mode not in ("oracle", "browsing"):
+            raise InvalidArgument(f"expert_mode must be 'oracle' or 'browsing', got {expert_mode!r}")
         self.mode = observation
         self.goals = goals
         self.store = open_catalogue(data, products, catalogue_seed, exact)
         self.shop = Shop(self.store, results_per_page, exact)
         self.state = PageState("")
-        self.shopper = shopper
+        self.expert_mode = expert_mode
         self._opened: set[int] = set()
 
     @classmethod
@@ -157,9 +157,9 @@ class WebShopEnv(TextEnv):
         return self.shop.search(self.state, argument) if name == "search" else self.shop.click(self.state, argument)
 
     def expert_action(self) -> str | None:
-        if self.shopper == "browsing":
-            return expert.browse(self.shop, self.state, self._opened, self.hasty)
-        return expert.next_action(self.shop, self.state, self.hasty)
+        if self.expert_mode == "browsing":
+            return expert.browse(self.shop, self.state, self._opened, self.imperfect)
+        return expert.next_action(self.shop, self.state, self.imperfect)
 
     def _outcome(self, valid: bool = True) -> Outcome:
         page = self.shop.page(self.state)

@@ -7,7 +7,7 @@ product's own words. If several titles fit, an agent cannot infer which result t
 :func:`browse` knows only the instruction. It opens one result after another and buys the first that offers all options
 within the budget.
 
-A hasty expert buys the first product that it opens, without choosing options.
+An imperfect expert buys the first product that it opens, without choosing options.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def queries(shop: Shop, goal: Goal) -> list[str]:
     return list(dict.fromkeys(query for query in plain if query))
 
 
-def next_action(shop: Shop, state: PageState, hasty: bool = False) -> str | None:
+def next_action(shop: Shop, state: PageState, imperfect: bool = False) -> str | None:
     """The expert's action in ``state``; None after the purchase, or if no search finds the product."""
     goal = shop.goal(state.task)
     number = shop.store.number(goal.asin)
@@ -53,7 +53,7 @@ def next_action(shop: Shop, state: PageState, hasty: bool = False) -> str | None
     if state.kind == ITEM:
         if state.product != number:
             return _click(PREVIOUS)
-        return _click(BUY) if hasty else _at_item(shop, state, goal)
+        return _click(BUY) if imperfect else _at_item(shop, state, goal)
     if state.kind == RESULTS:
         products = shop.results(state)
         if number in products:
@@ -67,7 +67,7 @@ def next_action(shop: Shop, state: PageState, hasty: bool = False) -> str | None
     return f"search[{later[0]}]" if later else None
 
 
-def browse(shop: Shop, state: PageState, opened: Set[int], hasty: bool = False) -> str | None:
+def browse(shop: Shop, state: PageState, opened: Set[int], imperfect: bool = False) -> str | None:
     """The action of an expert that has ``opened`` these products; None after the purchase or the last result."""
     goal = shop.goal(state.task)
     if state.kind == DONE:
@@ -75,7 +75,7 @@ def browse(shop: Shop, state: PageState, opened: Set[int], hasty: bool = False) 
     if state.kind == PART:
         return _click(PREVIOUS)
     if state.kind == ITEM:
-        if hasty:
+        if imperfect:
             return _click(BUY)
         return _at_item(shop, state, goal) if fits(shop, state, goal) else _click(PREVIOUS)
     if state.kind == RESULTS:

@@ -38,7 +38,7 @@ class Recredit:
     success_only: Collection[str] = ()
 
     def __call__(self, episodes: Sequence[EpisodeRecord]) -> list[EpisodeCredit]:
-        turns = columns(episodes, self.gagpo.key, self.penalty)
+        turns = columns(episodes, self.gagpo.state_key, self.penalty)
         turns = turns.paying_success([(one.environment or "") in self.success_only for one in episodes])
         credits: dict[str, CreditSettings] = {"gagpo": self.gagpo, "grpo": Grpo()}
         rows = {name: advantages(turns, credit).advantage_N for name, credit in credits.items()}
@@ -61,7 +61,7 @@ def for_run(folder: Path) -> Recredit:
     credit = settings.algorithm.credit
     return Recredit(
         credit if isinstance(credit, Gagpo) else Gagpo(),
-        {env.name: settings.invalid_penalty for env in settings.all_environments},
+        {env.name: settings.invalid_action_penalty for env in settings.all_environments},
         {env.name for env in settings.all_environments if settings.reward == "success"},
     )
 

@@ -57,7 +57,7 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
     if not any(files for _, files, _ in opened):
         raise BadResult(
             f"{paths[0]} holds no episodes to look at (no episodes/*.jsonl); train with "
-            "training.keep_episodes=1, or wait for its first evaluation"
+            "training.save_episodes_every=1, or wait for its first evaluation"
         )
     with durable.replacing_folder(output.resolve(), flushed=False) as part:
         data = part / "data"

@@ -134,7 +134,7 @@ class Child:
     bare: packages imported without their ``__init__``, for a quick start.
     variables: its environment variables; None for those of this process.
     output: its standard output and error; by default output is discarded and errors go to those of this process.
-    start_seconds: deadline for its first message, which ``ask`` waits for.
+    start_timeout: deadline for its first message, which ``ask`` waits for.
     """
 
     def __init__(
@@ -146,10 +146,10 @@ class Child:
         bare: tuple[str, ...] = (),
         variables: Mapping[str, str] | None = None,
         output: IO[Any] | int | None = None,
-        start_seconds: float = 60.0,
+        start_timeout: float = 60.0,
     ):
         self.target, self.arguments, self.name, self.memory, self.bare = target, arguments, name, memory, bare
-        self.variables, self.output, self.start_seconds = variables, output, start_seconds
+        self.variables, self.output, self.start_timeout = variables, output, start_timeout
         self._forget()
         _CHILDREN.add(self)
 
@@ -218,11 +218,11 @@ class Child:
 
     def _await_start(self) -> None:
         try:
-            self.start().receive(self.start_seconds)
+            self.start().receive(self.start_timeout)
         except (EOFError, OSError) as error:
             late = isinstance(error, TimeoutError)
             status = self._end(0.0 if late else END_SECONDS)
-            why = f"it took more than {self.start_seconds:g} s" if late else f"it ended ({status})"
+            why = f"it took more than {self.start_timeout:g} s" if late else f"it ended ({status})"
             raise ChildFailed(f"{self.name} does not start: {why}") from None
 
     def end(self, wait: float = 0.0) -> int:

@@ -83,7 +83,7 @@ def serve(
 
 def new(
     name: Annotated[str, typer.Argument(help="NAME.yaml for a config, or the module name of an environment.")],
-    like: Annotated[str, typer.Option(help="Shipped config to copy.")] = "alfworld-first",
+    like: Annotated[str, typer.Option(help="Shipped config to copy.")] = "alfworld-quickstart",
     folder: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
     as_json: Json = False,
 ) -> None:

@@ -52,7 +52,7 @@ def evaluate(
     model: Annotated[
         str,
         typer.Argument(
-            help="A run folder (runs/X; runs/X@20, @best, @average), a model, `random`, `expert`, or openai:MODEL."
+            help="A run folder (runs/X; runs/X@20, @best, @ema), a model, `random`, `expert`, or openai:MODEL."
         ),
     ],
     env: Annotated[
@@ -67,7 +67,7 @@ def evaluate(
     tasks: Annotated[
         int | None, typer.Option(min=1, help="Number of tasks, evenly spaced; the whole split by default.")
     ] = None,
-    tries: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
+    episodes_per_task: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
     temperature: Annotated[float | None, typer.Option(min=0, help="Sampling temperature; the run's, else 0.4.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Token limit of a response.")] = None,
     prompt: Annotated[str | None, typer.Option(help="A shipped prompt (plain, tags, ...) or a YAML file.")] = None,

@@ -5,22 +5,31 @@ from __future__ import annotations
 import typer
 
 EXAMPLES: dict[str, tuple[str, str]] = {
-    "train": ("gagpo train alfworld-first training.iterations=3", "gagpo train --resume runs/alfworld-first"),
-    "sft": ("gagpo sft alfworld-small", "gagpo sft mine.yaml sft.steps=1200 --again"),
-    "eval": ("gagpo eval runs/alfworld-first --out after.json", "gagpo eval random --like runs/alfworld-first"),
+    "train": ("gagpo train alfworld-quickstart training.iterations=3", "gagpo train --resume runs/alfworld-quickstart"),
+    "sft": ("gagpo sft alfworld-small", "gagpo sft mine.yaml sft.steps=1200 --overwrite"),
+    "eval": (
+        "gagpo eval runs/alfworld-quickstart --out after.json",
+        "gagpo eval random --like runs/alfworld-quickstart",
+    ),
     "compare": ("gagpo compare chance.json after.json", "gagpo compare runs/a runs/b --json"),
-    "report": ("gagpo report runs/alfworld-first", "gagpo report GAGPO=runs/a GRPO=runs/b --curves both.png --x turns"),
-    "view": ("gagpo view runs/alfworld-first --open", "gagpo view runs --out pages"),
+    "report": (
+        "gagpo report runs/alfworld-quickstart",
+        "gagpo report GAGPO=runs/a GRPO=runs/b --curves both.png --x turns",
+    ),
+    "view": ("gagpo view runs/alfworld-quickstart --open", "gagpo view runs --out pages"),
     "check": ("gagpo check gagpo/ALFWorld-v0 -k size=small", "gagpo check walk:Walk-v0 --json"),
-    "plan": ("gagpo plan alfworld-qwen --gpu-memory 80", "gagpo plan alfworld-first --run runs/alfworld-first"),
+    "plan": (
+        "gagpo plan alfworld-qwen --gpu-memory 80",
+        "gagpo plan alfworld-quickstart --run runs/alfworld-quickstart",
+    ),
     "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --engine vllm --dtype bfloat16"),
-    "profile": ("gagpo profile alfworld-first", "gagpo profile mine.yaml training.precision=bfloat16 --iterations 5"),
-    "export": ("gagpo export runs/alfworld-first@best model", "gagpo export episodes.jsonl talk.jsonl"),
+    "profile": ("gagpo profile alfworld-quickstart", "gagpo profile mine.yaml training.dtype=bfloat16 --iterations 5"),
+    "export": ("gagpo export runs/alfworld-quickstart@best model", "gagpo export episodes.jsonl talk.jsonl"),
     "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve gagpo/WebShop-v0 -k products=200"),
     "models": ("gagpo models get smollm2-135m", "gagpo models get other-model.Q8_0.gguf --to models/other"),
     "new": ("gagpo new mine.yaml --like alfworld-small", "gagpo new walk"),
     "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),
-    "prompts": ("gagpo prompts show tags > mine.yaml", "gagpo prompts preview alfworld-first --turns 3"),
+    "prompts": ("gagpo prompts show tags > mine.yaml", "gagpo prompts preview alfworld-quickstart --turns 3"),
 }
 
 

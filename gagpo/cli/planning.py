@@ -110,7 +110,7 @@ def profile(
 
     shares = profiling.profile(settings, iterations)
     rollout = settings.rollout
-    played = f"{rollout.tasks} x {rollout.samples} episodes"
+    played = f"{rollout.tasks} x {rollout.group_size} episodes"
     print_table(shares.table(f"{config}: {played}, mean of {iterations} iterations"))
     last = shares.metrics[-1]
     say(

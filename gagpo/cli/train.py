@@ -159,7 +159,7 @@ def _compared(run: Path, split: str) -> str:
 def sft(
     config: Annotated[str, typer.Argument(help="A settings file with a section sft, or a shipped config.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value ...")] = None,
-    again: Annotated[bool, typer.Option(help="Replace an existing model folder.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing model folder.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -180,13 +180,13 @@ def sft(
     from gagpo.settings.derived import recipe_difference
     from gagpo.sft.run import sft as make  # imports torch
 
-    if (folder / "config.json").exists() and not again:
+    if (folder / "config.json").exists() and not overwrite:
         if difference := recipe_difference(settings):
             raise SettingsError(
-                f"{settings.model} was made with other settings ({difference}); replace it with --again, or choose "
+                f"{settings.model} was made with other settings ({difference}); replace it with --overwrite, or choose "
                 "another folder with model=..."
             )
-        say(f"{settings.model} exists; replace it with --again")
+        say(f"{settings.model} exists; replace it with --overwrite")
     else:
         import torch
 

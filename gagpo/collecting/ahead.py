@@ -13,11 +13,11 @@
         v
       credit, update, publish(weights, version 3), ...
 
-An update takes a batch of groups and opens as many. With ``rollout.lockstep`` a group is sampled with the weights of
+An update takes a batch of groups and opens as many. With ``rollout.deterministic`` a group is sampled with the weights of
 the update that opened it. So its weights depend only on the number of the update, and a run can be repeated
 bit-identically. A checkpoint stores the groups that older weights have sampled.
 
-Without lockstep (version None) episodes start as soon as there is room, and new weights are loaded between turns.
+Without deterministic (version None) episodes start as soon as there is room, and new weights are loaded between turns.
 Episodes older than ``rollout.max_staleness`` are dropped and played again. A checkpoint stores the places to replay.
 """
 
@@ -79,7 +79,7 @@ class AheadCollector(Collector):
             chosen = self._kept(played)
             kept += bool(chosen)
             found.episodes += chosen
-            if not chosen and not self.settings.rollout.lockstep:
+            if not chosen and not self.settings.rollout.deterministic:
                 self._open(1)
         found.episodes = found.episodes or usable([episode for played in last for episode in played])
         found.rounds = -(-looked // wanted)
@@ -147,11 +147,11 @@ class AheadCollector(Collector):
         self.buffer.position, self.buffer.due = int(state["position"]), [int(place) for place in state["due"]]
 
     def sampled(self, seconds: float | None) -> bytes | None:
-        """With ``rollout.lockstep`` the groups that older weights sample.
+        """With ``rollout.deterministic`` the groups that older weights sample.
 
         Groups that are not complete after ``seconds`` are left out; newer weights will sample them.
         """
-        if not self.settings.rollout.lockstep:
+        if not self.settings.rollout.deterministic:
             return None
         if self._thread is not None:
             with suppress(Exception) if seconds is not None else nullcontext():  # then take those that are complete

@@ -44,7 +44,7 @@ class Group:
 class GroupBuffer:
     """The open task groups.
 
-    Groups are taken in the order in which they become complete or, with ``rollout.lockstep``, were opened. Both threads
+    Groups are taken in the order in which they become complete or, with ``rollout.deterministic``, were opened. Both threads
     hold ``changed`` while they use the buffer.
 
     open_task: returns the task of a place that is being opened.
@@ -82,16 +82,16 @@ class GroupBuffer:
             place = self.due.pop(0) if self.due else self.position
             self.position = max(self.position, place + 1)
             task = self._open_task(place)
-            jobs = group_jobs([task], rolling.samples, self.settings.seed, f"place {place}", [rolling.temperature])
-            group = Group(place, self.iteration if rolling.lockstep else None, jobs)
+            jobs = group_jobs([task], rolling.group_size, self.settings.seed, f"place {place}", [rolling.temperature])
+            group = Group(place, self.iteration if rolling.deterministic else None, jobs)
             self.groups.append(group)
-            self._pending.extend((group, sample) for sample in range(rolling.samples))
+            self._pending.extend((group, sample) for sample in range(rolling.group_size))
 
     def take(self) -> Group | None:
         """The next complete group, or None. Episodes that have become too old are dropped and played again."""
         for group in self.groups:
             self._drop_stale(group)
-        first = self.groups[:1] if self.settings.rollout.lockstep else self._complete
+        first = self.groups[:1] if self.settings.rollout.deterministic else self._complete
         taken = next((group for group in first if group.complete), None)
         if taken is not None:
             self._complete.remove(taken)

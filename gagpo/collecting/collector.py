@@ -88,7 +88,7 @@ class Collector:
             if controllers.probe_episodes:
                 self._probe(agent, pool, names, label, found)
             temperatures = controllers.temperatures(rolling.temperature, names)
-            played = self._play(agent, pool, names, rolling.samples, label, temperatures, found.clock)
+            played = self._play(agent, pool, names, rolling.group_size, label, temperatures, found.clock)
             played = [replace(episode, group=episode.group + found.rounds * wanted) for episode in played]
             found.played += played
             found.rounds += 1
@@ -139,7 +139,9 @@ class Collector:
     ) -> list[Episode]:
         rolling = self.settings.rollout
         jobs = group_jobs(names, samples, self.settings.seed, label, temperatures)
-        episodes, spent = self.rollout(agent, pool, jobs, concurrency=rolling.concurrency, lockstep=rolling.lockstep)
+        episodes, spent = self.rollout(
+            agent, pool, jobs, concurrency=rolling.concurrency, deterministic=rolling.deterministic
+        )
         clock.environment += spent.environment
         clock.generation += spent.generation
         clock.total += spent.total

@@ -39,7 +39,7 @@ class Rollout(Protocol):
         jobs: Sequence[Job],
         *,
         concurrency: int = 256,
-        lockstep: bool = True,
+        deterministic: bool = True,
         on_finish: Callable[[Episode], None] | None = None,
     ) -> tuple[list[Episode], Clock]: ...
 

@@ -24,7 +24,7 @@ def _open_one(settings: RunSettings, env: RunEnvironment) -> Pool:
         env.environment.id,
         env.environment.kwargs,
         workers=rolling.workers,
-        step_deadline=rolling.step_deadline,
-        reset_deadline=rolling.reset_deadline,
+        step_timeout=rolling.step_timeout,
+        reset_timeout=rolling.reset_timeout,
         memory_limit_mb=rolling.worker_memory,
     )

@@ -63,11 +63,11 @@ class SamplingThread:
     def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
         """Copy new weights for the engine, and open the groups that the buffer has room for.
 
-        With ``rollout.lockstep`` earlier copies are kept until the groups of their version have been sampled.
+        With ``rollout.deterministic`` earlier copies are kept until the groups of their version have been sampled.
         """
         copied = [(name, tensor.detach().clone()) for name, tensor in tensors]
         with self._changed:
-            if not self.buffer.settings.rollout.lockstep:
+            if not self.buffer.settings.rollout.deterministic:
                 self._weights.clear()
             self._weights.append((iteration, copied))
             self.buffer.iteration = iteration
@@ -196,7 +196,7 @@ class VersionedAgent(LanguageAgent):
 class RolloutStream(RolloutLoop):
     """Plays the groups of the buffer until the thread is stopped.
 
-    With ``rollout.lockstep`` it plays one batch after another, each with the weights of its version. Without it a
+    With ``rollout.deterministic`` it plays one batch after another, each with the weights of its version. Without it a
     finished episode makes room for the next one, and new weights are loaded as soon as the responses under way are
     finished: a turn comes from one policy, an episode may come from several.
     """
@@ -205,15 +205,15 @@ class RolloutStream(RolloutLoop):
         self.thread, self.buffer = thread, thread.buffer
         rolling = self.buffer.settings.rollout
         super().__init__(thread.agent, thread.pool, [], rolling.concurrency, None, thread.clock)
-        self.lockstep = rolling.lockstep
+        self.deterministic = rolling.deterministic
         self.playing: dict[int, tuple[Group, int]] = {}  # group and sample, by slot
-        self.batch: deque[tuple[Group, int]] = deque()  # with lockstep: the rest of the batch under way
+        self.batch: deque[tuple[Group, int]] = deque()  # with deterministic: the rest of the batch under way
         self.upcoming = FIRST_SLOT
 
     def run(self) -> None:
         try:
-            if self.lockstep:
-                self.play_in_batches(lockstep=True)
+            if self.deterministic:
+                self.play_in_batches(deterministic=True)
             else:
                 self.play_async(self.thread.agent)
         finally:
@@ -223,10 +223,10 @@ class RolloutStream(RolloutLoop):
 
     def _begin(self) -> bool:
         self.thread.check()
-        if self.lockstep and not self.states:
+        if self.deterministic and not self.states:
             self.batch.extend(self.thread.rest_until(self.buffer.next_batch))
             self.thread.load_weights(self.batch[0][0].version)
-        elif not self.lockstep and not self.thread.agent.thinking:
+        elif not self.deterministic and not self.thread.agent.thinking:
             if self.thread.pausing:
                 self._rest()
             self.thread.load_weights()
@@ -239,7 +239,7 @@ class RolloutStream(RolloutLoop):
         return True
 
     def _next(self) -> tuple[Group, int] | None:
-        if self.lockstep:
+        if self.deterministic:
             return self.batch.popleft() if self.batch else None
         with self.buffer.changed:
             return self.buffer.next_episode()
@@ -256,7 +256,7 @@ class RolloutStream(RolloutLoop):
         super()._take_events(TICK if timeout is None else timeout)
 
     def _take_ready(self) -> list[int]:
-        return [] if not self.lockstep and self.thread.interrupting else super()._take_ready()
+        return [] if not self.deterministic and self.thread.interrupting else super()._take_ready()
 
     def _deliver(self, slot: int, episode: Episode) -> None:
         with self.buffer.changed:

@@ -213,11 +213,11 @@ class AgpoController:
         }
         state.entropy_reference = running(average, float(entropy_G.mean()), settings.entropy_rate)
 
-    def observe_update(self, old_kl: float) -> None:
+    def observe_update(self, approx_kl: float) -> None:
         """Observe the mean of old less new log-probability after all updates of an iteration."""
         if self.settings.radius is not None:
             rate = self.settings.radius.kl_rate
-            self.state.kl = (1.0 - rate) * self.state.kl + rate * max(0.0, old_kl)
+            self.state.kl = (1.0 - rate) * self.state.kl + rate * max(0.0, approx_kl)
 
     def temperature(self, base: float, task: str) -> float:
         """Sampling temperature of a task; the base for a task without a probe."""

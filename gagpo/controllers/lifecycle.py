@@ -43,14 +43,17 @@ class Controllers:
     """All controllers of a run; without settings, no method changes anything.
 
     trust_region: KL target of an iteration, nats per token; None for no limit.
-    by_groups: multiply the learning rate by the square root of the share of task groups with a signal.
+    scale_by_groups: multiply the learning rate by the square root of the share of task groups with a signal.
     """
 
     def __init__(
-        self, settings: ControllerSettings | None = None, trust_region: float | None = None, by_groups: bool = False
+        self,
+        settings: ControllerSettings | None = None,
+        trust_region: float | None = None,
+        scale_by_groups: bool = False,
     ):
         self.settings = settings or ControllerSettings()
-        self.by_groups = by_groups
+        self.scale_by_groups = scale_by_groups
         self.apmpo = ApmpoController(self.settings.apmpo) if self.settings.apmpo else None
         self.agpo = AgpoController(self.settings.agpo) if self.settings.agpo else None
         self.trust_region = TrustRegion(trust_region) if trust_region else None
@@ -127,22 +130,22 @@ class Controllers:
             low = high = _on_tokens([self.agpo.radius(task) for task in self.agpo.state.tasks], group_K)
         return Controls(low, high, exponent)
 
-    def observe_update(self, old_kl: float) -> None:
+    def observe_update(self, approx_kl: float) -> None:
         """Observe the batch's mean of old less new log-probability, measured after all updates."""
         if self.agpo:
-            self.agpo.observe_update(old_kl)
+            self.agpo.observe_update(approx_kl)
 
-    def rate(self, highest: float, scheduled: float, zero_groups: float) -> float:
+    def rate(self, highest: float, scheduled: float, zero_advantage_groups: float) -> float:
         """The learning rate of the coming steps.
 
         Adam normalises gradients, so a batch in which one group of ten has a signal moves the weights as far as a full
-        one, with more noise. ``by_groups`` compensates with the square root of that share.
+        one, with more noise. ``scale_by_groups`` compensates with the square root of that share.
 
         highest: rate of the parameter group.
         scheduled: the schedule's factor.
-        zero_groups: share of task groups without a signal.
+        zero_advantage_groups: share of task groups without a signal.
         """
-        share = math.sqrt(1.0 - zero_groups) if self.by_groups else 1.0
+        share = math.sqrt(1.0 - zero_advantage_groups) if self.scale_by_groups else 1.0
         return highest * (scheduled * share) * (self.trust_region.scale if self.trust_region else 1.0)
 
     def bound_step(self, seen: float | None, measure: Callable[[], float], shorten: Callable[[float], None]) -> None:

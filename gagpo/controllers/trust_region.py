@@ -77,7 +77,7 @@ class TrustRegion:
         return max(LEAST, math.sqrt(self.target / kl)) if math.isfinite(kl) else LEAST
 
     def values(self) -> dict[str, float]:
-        found = {"rate_scale": self.scale, "step_kept": self.kept}
+        found = {"lr_scale": self.scale, "target_kl_scale": self.kept}
         return found if self.kl is None else {**found, "step_kl": self.kl}
 
     def state_dict(self) -> dict[str, Any]:

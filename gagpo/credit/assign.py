@@ -68,7 +68,7 @@ def turns_for(
     penalty: see :meth:`Turns.from_episodes`.
     success_only: whether only success pays, one for all or one for each episode; see :meth:`Turns.paying_success`.
     """
-    key: StateKey = getattr(settings, "key", "observation")
+    key: StateKey = getattr(settings, "state_key", "observation")
     turns = Turns.from_episodes(episodes, key, penalty, settings.reads_texts)
     return turns.paying_success(success_only) if np.any(success_only) else turns
 
@@ -108,7 +108,7 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
     if settings.follows_states and stats.get("aliasing", 0.0) > ALIASED:
         warnings.warn(  # a constant text, which Python shows once
             f"credit {settings.name} follows states, but its key does not identify them: the same action in one state "
-            "led to different states (metric aliasing); set algorithm.credit.key=state, or, if the environment reports "
+            "led to different states (metric aliasing); set algorithm.credit.state_key=state, or, if the environment reports "
             "no state, use a credit that does not follow them (gagpo, grpo)",
             stacklevel=2,
         )
@@ -134,17 +134,17 @@ def first_tokens(tokens_N: np.ndarray) -> np.ndarray:
 def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
     """Metrics of a batch's credit.
 
-    ``zero_groups``: share of task groups whose advantages are all 0.
+    ``zero_advantage_groups``: share of task groups whose advantages are all 0.
     ``equal_return_groups``: share of task groups with equal returns.
     ``advantage_std``, ``advantage_abs``: standard deviation and mean size over turns.
-    ``coverage``: share of turns whose state occurs again in their task group.
+    ``repeated_states``: share of turns whose state occurs again in their task group.
     ``visits_1`` and so on: share of turns whose state was visited so often, see ``VISITS``. A value estimated from one
         visit is that episode's own return.
     ``aliasing``: see :func:`gagpo.credit.turns.aliasing.aliasing`.
     """
     signal_G = np.bincount(turns.group_index_N, np.abs(advantage_N), turns.groups)
     stats = {
-        "zero_groups": float((signal_G == 0).mean()),
+        "zero_advantage_groups": float((signal_G == 0).mean()),
         "equal_return_groups": float(1.0 - varies(turns.return_E, turns.group_index_E, turns.groups).mean()),
         "advantage_std": float(advantage_N.std()),
         "advantage_abs": float(np.abs(advantage_N).mean()),
@@ -152,7 +152,7 @@ def statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
     if turns.state_N is not None:
         state_N = turns.states()
         visits_N = np.bincount(state_N)[state_N]
-        stats["coverage"] = float((visits_N > 1).mean())
+        stats["repeated_states"] = float((visits_N > 1).mean())
         for name, (low, high) in VISITS.items():
             stats[f"visits_{name}"] = float(((visits_N >= low) & (visits_N <= high)).mean())
         if not math.isnan(aliased := aliasing(turns)):

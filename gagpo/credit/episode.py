@@ -66,7 +66,7 @@ class MaxRl(CreditSettings):
     [3.0, -1.0, -1.0, -1.0]
     """
 
-    name: Literal["max_rl"] = "max_rl"
+    name: Literal["maxrl"] = "maxrl"
 
     def advantage(self, turns: Turns) -> np.ndarray:
         success_E = turns.coded_return_E("success")

@@ -24,7 +24,7 @@ class G2po(CreditSettings):
 
     level: ClassVar[Level] = "turn"
     name: Literal["g2po"] = "g2po"
-    key: StateKey = "auto"
+    state_key: StateKey = "auto"
     gamma: float = Field(default=0.95, gt=0, le=1)
 
     def advantage(self, turns: Turns) -> np.ndarray:

@@ -36,7 +36,7 @@ class Gagpo(CreditSettings):
     scope: states are equal within the ``task`` group, or in the whole ``batch``.
     norm: ``(A - mean)/(std + 1e-6)``, with the sample deviation, over the task ``group``, the ``batch`` or the
         ``state``; ``scale_only`` is ``A/(std + 1e-6)`` over the task group. Without variance 0.
-    trajectory_weight: weight of GRPO's advantage, added after normalisation (it hurts in the paper).
+    episode_weight: weight of GRPO's advantage, added after normalisation (it hurts in the paper).
 
     >>> turns = Turns([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
     >>> Gagpo(lam=0.0, norm="none").advantage(turns).round(4).tolist()
@@ -45,7 +45,7 @@ class Gagpo(CreditSettings):
 
     level: ClassVar[Level] = "turn"
     name: Literal["gagpo"] = "gagpo"
-    key: StateKey = "auto"
+    state_key: StateKey = "auto"
     gamma: float = Field(default=0.95, ge=0, le=1)
     lam: float = Field(default=0.8, ge=0, le=1)
     proxy: Literal["return", "outcome", "graph"] = "return"
@@ -53,7 +53,7 @@ class Gagpo(CreditSettings):
     bootstrap_truncated: bool = False
     scope: Scope = "task"
     norm: Literal["group", "batch", "state", "scale_only", "none"] = "group"
-    trajectory_weight: float = Field(default=0.0, ge=0)
+    episode_weight: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _one_fixed_point(self) -> Gagpo:
@@ -77,8 +77,8 @@ class Gagpo(CreditSettings):
             delta_N = np.where(np.abs(delta_N) <= 10 * EXACT * np.abs(value_N).max(), 0.0, delta_N)
         advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
         advantage_N = self._normalised(advantage_N, turns)
-        if self.trajectory_weight:
-            advantage_N = advantage_N + self.trajectory_weight * Grpo().advantage(turns)
+        if self.episode_weight:
+            advantage_N = advantage_N + self.episode_weight * Grpo().advantage(turns)
         return advantage_N
 
     def value(self, turns: Turns) -> np.ndarray:

@@ -28,7 +28,7 @@ class Gigpo(CreditSettings):
 
     level: ClassVar[Level] = "turn"
     name: Literal["gigpo"] = "gigpo"
-    key: StateKey = "auto"
+    state_key: StateKey = "auto"
     gamma: float = Field(default=0.95, ge=0, le=1)
     step_weight: float = Field(default=1.0, ge=0)
     norm: Literal["mean_std", "mean"] = "mean_std"

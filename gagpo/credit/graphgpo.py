@@ -32,7 +32,7 @@ class Graphgpo(CreditSettings):
 
     level: ClassVar[Level] = "turn"
     name: Literal["graphgpo"] = "graphgpo"
-    key: StateKey = "auto"
+    state_key: StateKey = "auto"
     gamma: float = Field(default=0.2, gt=0, lt=1)
     reward: float = Field(default=10.0, gt=0)
     step_weight: float = Field(default=1.0, ge=0)

@@ -27,7 +27,7 @@ class Hgpo(CreditSettings):
 
     level: ClassVar[Level] = "turn"
     name: Literal["hgpo"] = "hgpo"
-    key: StateKey = "auto"
+    state_key: StateKey = "auto"
     gamma: float = Field(default=0.95, ge=0, le=1)
     depth: int = Field(default=2, ge=0)
     alpha: float = Field(default=1.0, ge=0)

@@ -21,7 +21,7 @@ class PpoToken(CreditSettings):
 
     level: ClassVar[Level] = "token"
     critic: ClassVar[bool] = True
-    name: Literal["ppo_token"] = "ppo_token"
+    name: Literal["ppo"] = "ppo"
     gamma: float = Field(default=1.0, ge=0, le=1)
     lam: float = Field(default=1.0, ge=0, le=1)
 

@@ -26,7 +26,7 @@ class ReinforcePlusPlus(CreditSettings):
 class ReinforceBaseline(CreditSettings):
     """REINFORCE++-baseline: ``R - group mean``, whitened over the batch's tokens (arXiv 2501.03262)."""
 
-    name: Literal["reinforce_baseline"] = "reinforce_baseline"
+    name: Literal["reinforce_plus_plus_baseline"] = "reinforce_plus_plus_baseline"
 
     def advantage(self, turns: Turns) -> np.ndarray:
         centred_E = centre(turns.return_E, turns.group_index_E, turns.groups)

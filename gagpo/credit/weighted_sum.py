@@ -20,7 +20,7 @@ class WeightedSum(CreditSettings):
     The default is ``A_G/std(A_G) + A_V/std(A_V)``: ``A_G`` is GraphGPO's step term, ``A_V`` the TD error of graph
     value, normalised over the task group. A term without deviation adds 0.
 
-    key: definition of a state, for all credits.
+    state_key: definition of a state, for all credits.
     credits: names or options of credits that give one advantage per episode or turn, from the episodes alone.
     weights: one for each credit; None for 1 each.
     unit: ``none`` adds the credits without dividing them.
@@ -32,7 +32,7 @@ class WeightedSum(CreditSettings):
 
     level: ClassVar[Level] = "turn"
     name: Literal["weighted_sum"] = "weighted_sum"
-    key: StateKey = "auto"
+    state_key: StateKey = "auto"
     credits: list[AnyCredit] = Field(
         default_factory=lambda: [Graphgpo(episode_weight=0.0), Gagpo(proxy="graph", lam=0.0)], min_length=1
     )
@@ -49,7 +49,8 @@ class WeightedSum(CreditSettings):
                 f"weights must have one number for each of the {len(self.credits)} credits (got {len(self.weights)})"
             )
         keyed = [
-            credit.model_copy(update={"key": self.key}) if hasattr(credit, "key") else credit for credit in self.credits
+            credit.model_copy(update={"state_key": self.state_key}) if hasattr(credit, "state_key") else credit
+            for credit in self.credits
         ]
         object.__setattr__(self, "credits", keyed)  # options are frozen
         return self
@@ -62,10 +63,8 @@ class WeightedSum(CreditSettings):
             return "has one advantage per token, and a sum has one per turn: leave it out"
         if credit.measure:
             return f"requires the policy's {credit.measure}, which is not measured for a sum: leave it out"
-        if "key" in credit.model_fields_set and getattr(credit, "key", self.key) != self.key:
-            return (
-                f"has a key of its own, and a sum has one for all: set credit.key={getattr(credit, 'key', '')} instead"
-            )
+        if "state_key" in credit.model_fields_set and getattr(credit, "state_key", self.state_key) != self.state_key:
+            return f"has a key of its own, and a sum has one for all: set credit.state_key={getattr(credit, 'key', '')} instead"
         return ""
 
     @property

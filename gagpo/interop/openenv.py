@@ -84,8 +84,8 @@ class OpenEnvEnvironment:
         kwargs: Kwargs | None = None,
         workers: int = 2,
         admissible: bool = False,
-        session_seconds: float = 3600.0,
-        step_deadline: float = 60.0,
+        session_timeout: float = 3600.0,
+        step_timeout: float = 60.0,
     ):
         arguments = dict(kwargs or {})
         if arguments.pop("expert", False):
@@ -95,8 +95,8 @@ class OpenEnvEnvironment:
             about = getattr(env, "instructions", "") or (type(env).__doc__ or "").strip().partition("\n\n")[0]
             self.split = getattr(env, "split", next(iter(self.tasks)))
         self.name, self.description = short_name(env_id), about
-        self.admissible, self.session_seconds = admissible, session_seconds
-        self.pool = SharedPool(env_id, arguments, workers=workers, step_deadline=step_deadline)
+        self.admissible, self.session_timeout = admissible, session_timeout
+        self.pool = SharedPool(env_id, arguments, workers=workers, step_timeout=step_timeout)
 
     def of(self, split: str) -> TaskSet:
         if not isinstance(split, str) or split not in self.tasks:
@@ -122,7 +122,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         super().__init__()
         self.env = env
         self.slot = env.pool.open()
-        self.until = time.monotonic() + env.session_seconds
+        self.until = time.monotonic() + env.session_timeout
         self._state = State(episode_id=None, step_count=0)
         self._closed = False
 
@@ -188,7 +188,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         if time.monotonic() > self.until:
             self.close()
         if self._closed:
-            raise ActionRefused(410, f"the session is over (limit {self.env.session_seconds:g} s): open another")
+            raise ActionRefused(410, f"the session is over (limit {self.env.session_timeout:g} s): open another")
         try:
             event = await asyncio.wrap_future(getattr(self.env.pool, operation)(self.slot, *arguments))
         except ValueError as error:
@@ -234,8 +234,8 @@ def serve(
     workers: int = 2,
     max_sessions: int = 64,
     admissible: bool = False,
-    session_seconds: float = 3600.0,
-    step_deadline: float = 60.0,
+    session_timeout: float = 3600.0,
+    step_timeout: float = 60.0,
 ) -> None:
     """Serve ``env_id`` until interrupted; print the address on standard output once it accepts connections.
 
@@ -245,7 +245,7 @@ def serve(
     port: 0 takes a free one.
     """
     with socket.create_server((host, port)) as listener:
-        env = OpenEnvEnvironment(env_id, kwargs, workers, admissible, session_seconds, step_deadline)
+        env = OpenEnvEnvironment(env_id, kwargs, workers, admissible, session_timeout, step_timeout)
         try:
             app = create_app(
                 lambda: ServedEnvironment(env),

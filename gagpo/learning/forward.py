@@ -21,8 +21,8 @@ Scope = Callable[[], AbstractContextManager[object]]
 
 
 def autocast(settings: RunSettings) -> torch.autocast:
-    """Mixed precision according to ``training.precision``."""
-    half = settings.training.precision == "bfloat16"
+    """Mixed precision according to ``training.dtype``."""
+    half = settings.training.dtype == "bfloat16"
     return torch.autocast(torch.device(settings.device).type, torch.bfloat16, enabled=half)
 
 

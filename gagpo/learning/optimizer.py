@@ -42,7 +42,7 @@ def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> lis
     ]
 
 
-def rate_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> float:
+def lr_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> float:
     """Factor of the learning rate in ``iteration`` (from 0) of ``iterations``: linear warm-up, then the schedule."""
     if iteration < settings.warmup:
         return min(1.0, (iteration + 1) / settings.warmup)

@@ -220,7 +220,7 @@ def _rounded_up(values: np.ndarray) -> np.ndarray:
 def packing_of(model: torch.nn.Module, settings: RunSettings) -> Packing:
     """The packing of a run: trees if the model has flat attention."""
     training, flat = settings.training, is_flat(model)
-    half_on_cpu = torch.device(settings.device).type == "cpu" and training.precision == "bfloat16"
+    half_on_cpu = torch.device(settings.device).type == "cpu" and training.dtype == "bfloat16"
     return Packing(training.microbatch_tokens, flat, half_on_cpu and flat)
 
 

@@ -45,7 +45,7 @@ class Updater:
     """Takes optimiser steps on batches of rows.
 
     reference, reference_scope, autocast: see :class:`Networks`.
-    max_skipped: number of steps in a row with a non-finite loss or gradient that ends training.
+    max_nonfinite_steps: number of steps in a row with a non-finite loss or gradient that ends training.
     ranks: each gets all rows, trains on its share of each mini-batch and returns the same metrics.
     """
 
@@ -64,7 +64,7 @@ class Updater:
         critic: Critic | None = None,
         autocast: Scope = nullcontext,
         device: torch.device | str = "cpu",
-        max_skipped: int = 1,
+        max_nonfinite_steps: int = 1,
         ranks: Ranks | None = None,
     ):
         self.model, self.optimizer, self.algorithm = model, optimizer, algorithm
@@ -75,7 +75,7 @@ class Updater:
         self.max_grad_norm = max_grad_norm
         self.device = device
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self.skips = Skips(max_skipped)
+        self.skips = Skips(max_nonfinite_steps)
         self.ratio_K = np.zeros(0)  # of the last batch's response tokens, when last trained on
         self.gate_weight_K = np.zeros(0)  # see gate_weights, of the same tokens
         # Of this rank's response tokens. Both are 0 where nothing was trained on, so that ranks add up.
@@ -100,7 +100,7 @@ class Updater:
         controls: returns what controllers set, from the task group of each token.
 
         Raises:
-            NonFiniteLoss: at the ``max_skipped``-th skip in a row, or if a parameter is not finite after a step.
+            NonFiniteLoss: at the ``max_nonfinite_steps``-th skip in a row, or if a parameter is not finite after a step.
         """
         log = StepLog()
         self.skips.errors = []

@@ -86,7 +86,7 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
 def halve_base(model: Any) -> None:
     """Store the frozen matrices of a model with adapter in bfloat16, in place.
 
-    With ``training.precision: bfloat16`` a linear layer rounds its weights to bfloat16 anyway, so updates are
+    With ``training.dtype: bfloat16`` a linear layer rounds its weights to bfloat16 anyway, so updates are
     bit-identical. Runs are bit-identical if the model was published in bfloat16; otherwise the adapter is merged into
     the rounded weights for sampling. Embeddings, gains and a tied output layer stay in float32.
     """

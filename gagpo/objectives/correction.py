@@ -36,7 +36,7 @@ def correction_weights(
         "mismatch_weight": weight_K.sum(),
         "mismatch_max": log_K.abs().max(),
     }
-    result_K = weight_K.clamp(max=settings.cap) if settings.name == "token" else None
+    result_K = weight_K.clamp(max=settings.cap) if settings.name == "tis" else None
     if settings.name == "icepop":
         kept_K = _within(weight_K, settings.low, settings.high)
         metrics["masked_tokens"] = torch.count_nonzero(kept_K == 0)

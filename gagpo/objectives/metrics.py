@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-PER_TOKEN = ("old_kl", "kl", "entropy", "mismatch_kl", "mismatch_weight", "masked_tokens")
+PER_TOKEN = ("approx_kl", "kl", "entropy", "mismatch_kl", "mismatch_weight", "masked_tokens")
 PER_ELEMENT = ("clip_low", "clip_high", "ratio")
 LARGEST = ("mismatch_max",)
 
@@ -14,10 +14,10 @@ LARGEST = ("mismatch_max",)
 def summary(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
     """Means over the micro-batches of the sums of :func:`policy_loss`, :func:`correction_weights`, :func:`value_loss`.
 
-    Reads the tensors: call it once per update. Means per token: ``old_kl`` (old - new log-probability), ``kl``,
+    Reads the tensors: call it once per update. Means per token: ``approx_kl`` (old - new log-probability), ``kl``,
     ``entropy``. Per ratio (of a token, action or sequence): ``ratio``, ``log_ratio_rms`` and, for gates that clip, the
     shares ``clip_low``, ``clip_high`` and ``clip``. Of a critic: ``value_error``, ``value_clip`` (share) and
-    ``value_explained`` (variance).
+    ``explained_variance`` (variance).
     """
     total: dict[str, float] = {}
     for part in parts:
@@ -40,5 +40,5 @@ def _of_values(total: dict[str, float]) -> dict[str, float]:
     return {
         "value_error": error,
         "value_clip": total["value_clipped"] / count,
-        "value_explained": 1 - error / spread if spread > 1e-12 else 0.0,
+        "explained_variance": 1 - error / spread if spread > 1e-12 else 0.0,
     }

@@ -176,7 +176,7 @@ class Correction(Options):
     low, high: of ``icepop``, and of ``sequence``, where the defaults are 1/3 and 3.
     """
 
-    name: Literal["none", "recompute", "token", "icepop", "sequence"] = "none"
+    name: Literal["none", "recompute", "tis", "icepop", "sequence"] = "none"
     cap: float = Field(default=2.0, gt=0)
     low: float = Field(default=0.5, ge=0, lt=1)
     high: float = Field(default=5.0, gt=1)
@@ -196,7 +196,7 @@ class Correction(Options):
     @model_validator(mode="after")
     def _options_of_their_kind(self) -> Correction:
         masks = ("icepop", "sequence")
-        for option, kinds in {"cap": ("token",), "low": masks, "high": masks}.items():
+        for option, kinds in {"cap": ("tis",), "low": masks, "high": masks}.items():
             if self.name not in kinds and getattr(self, option) != type(self).model_fields[option].default:
                 raise InvalidArgument(f"{option} requires correction {' or '.join(kinds)} (got {self.name})")
         return self

@@ -93,7 +93,7 @@ def policy_loss(
     loss = -objective
     with torch.no_grad():
         metrics["tokens"] = logprob_K.new_full((), float(len(logprob_K)))
-        metrics["old_kl"] = -log_ratio_K.sum()
+        metrics["approx_kl"] = -log_ratio_K.sum()
     if ref_logprob_K is not None and settings.kl.coefficient > 0:
         kl_K = kl_divergence(logprob_K, ref_logprob_K, settings.kl.estimator)
         loss = loss + settings.kl.coefficient * (share_K * kl_K).sum()

@@ -212,7 +212,7 @@ def check_device(machine: Machine) -> Finding:
     if whole - free > HELD * whole:
         problems.append(f"other processes hold {(whole - free) / GB:.1f} GB of {machine.device}: see nvidia-smi")
     if about.major < 8:
-        problems.append("no bfloat16 here: leave training.precision and engine.dtype at float32")
+        problems.append("no bfloat16 here: leave training.dtype and engine.dtype at float32")
     return judged(summary, values, problems, "warning")
 
 

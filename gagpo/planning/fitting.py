@@ -15,7 +15,7 @@ from gagpo.settings import RunSettings
 
 CONTEXT = 1.0 * GB  # GPU memory of CUDA and its libraries
 FRAGMENTS = 0.05  # share of GPU memory lost to fragmentation
-UPDATE = "lower training.microbatch_tokens, or set training.gradient_checkpointing=true or training.precision=bfloat16"
+UPDATE = "lower training.microbatch_tokens, or set training.gradient_checkpointing=true or training.dtype=bfloat16"
 SMALLER = {
     "sampling": "lower rollout.concurrency, or set engine.dtype=bfloat16",
     "loss": UPDATE,

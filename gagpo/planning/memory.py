@@ -68,7 +68,7 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
         parts.append(Part("reference", size * count / ranks, every, note))
     if ranks > 1:
         parts += gathered_parts(settings, shape)
-    if settings.training.average:
+    if settings.training.ema:
         note = "of the weights, float32" + shares
         parts.append(Part("average", 4 * count / ranks, every, note, host=settings.device != "cpu"))
     return parts
@@ -76,7 +76,7 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
 
 def base_bytes(settings: RunSettings, shape: Shape) -> tuple[float, str]:
     """Bytes of all weights except an adapter's, and their format."""
-    base = "float32" if settings.lora is None else settings.lora.base
+    base = "float32" if settings.lora is None else settings.lora.base_dtype
     if base == "float32":
         return 4.0 * shape.parameters, "float32"
     halved = shape.linear + max(0, shape.embeddings - shape.vocabulary * shape.width)  # with an untied output layer
@@ -88,7 +88,7 @@ def gathered_parts(settings: RunSettings, shape: Shape) -> list[Part]:
 
     Embeddings and output layer stay gathered for a whole pass.
     """
-    size = _size(settings.training.precision)
+    size = _size(settings.training.dtype)
     layer = (shape.parameters - shape.embeddings) / shape.layers
     trained = settings.lora is None
     work = max(4 * size, 3 * size + 4) if trained else 4 * size
@@ -130,10 +130,10 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
                 Part("engine weights", size * shape.parameters, PHASES, f"vLLM's copy, {engine.dtype}"),
                 Part("KV cache", cache, PHASES, "vLLM on a CPU"),
             ]
-        share = engine.memory or VLLM_SHARE
+        share = engine.gpu_memory_utilization or VLLM_SHARE
         least = size * shape.parameters + token * row
         taken = max(least, share * gigabytes * GB) if gigabytes else least
-        note = f"engine.memory={share:g} of the GPU; weights and one response need {least / GB:.1f} GB"
+        note = f"engine.gpu_memory_utilization={share:g} of the GPU; weights and one response need {least / GB:.1f} GB"
         return [Part("engine weights and KV cache", taken, held, note), *_sending(settings, largest)]
     parts = []
     if engine.dtype != "float32" or rolling.ahead or ranks > 1:
@@ -155,12 +155,12 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
 def most_sessions(settings: RunSettings) -> int:
     """Most simultaneous episodes of one rank, in training or evaluation."""
     rolling, ranks = settings.rollout, settings.processes
-    sizes = [-(-rolling.tasks // ranks) * rolling.samples]
+    sizes = [-(-rolling.tasks // ranks) * rolling.group_size]
     for env in settings.all_environments:
         for split in env.evaluation.splits:
             tasks = env.evaluation.tasks or env.environment.kwargs.get("counts", {}).get(split)
             # Of other splits only the environment knows the size, and a plan builds none.
-            sizes.append(-(-tasks // ranks) * env.evaluation.tries if tasks else rolling.concurrency)
+            sizes.append(-(-tasks // ranks) * env.evaluation.episodes_per_task if tasks else rolling.concurrency)
     return min(rolling.concurrency, max(sizes))
 
 
@@ -174,7 +174,7 @@ def _sending(settings: RunSettings, largest: int) -> list[Part]:
 def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, turns: float) -> list[Part]:
     """Memory of forward and backward passes; ``prompt * turns`` tokens of a row are not trained on."""
     training = settings.training
-    half = training.precision == "bfloat16"
+    half = training.dtype == "bfloat16"
     tokens = max(training.microbatch_tokens, row)
     sharded = settings.processes > 1
     width = 2 if half and sharded else 4  # bytes of a layer's output; all gathered weights are in bfloat16
@@ -186,7 +186,7 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
         layer += KEPT_SCORE * scores
     if settings.device == "cpu" and half and scores <= SMALL_SCORES:
         layer += 2 * scores  # a CPU keeps few attention scores in half precision
-    whole = settings.lora is None or settings.lora.base == "float32"
+    whole = settings.lora is None or settings.lora.base_dtype == "float32"
     copies = 2 * (shape.parameters if whole else shape.embeddings) if half and not sharded else 0
     checkpointed = training.gradient_checkpointing
     ends = 3 * width * tokens * shape.width  # input and output of the last norm, and its selected rows

@@ -151,7 +151,7 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
         raise ModelError(f"{model} is not here, and a plan downloads nothing; run `gagpo models get {model}`")
     name = pretrained.folder_of(model)
     folder = Path(name)
-    if not folder.exists() and settings.sft is not None and settings.sft.base is None:
+    if not folder.exists() and settings.sft is not None and settings.sft.base_model is None:
         shape = shape_for(settings.sft.model)
         return config(shape, shape.vocabulary)
     if folder.is_dir() and not (folder / "config.json").exists():
@@ -179,7 +179,7 @@ def plan(
     rollout = settings.rollout
     usual_turns, usual_response = guess.usual(settings)
     row = row_tokens(settings, guess.prompt, usual_turns, usual_response, shape.context)
-    episodes = rollout.tasks * rollout.samples
+    episodes = rollout.tasks * rollout.group_size
     dynamic = settings.algorithm.controllers.dynamic_sampling
     rounds = dynamic.rounds if dynamic else 1
     sampled = episodes * usual_turns * usual_response
@@ -192,8 +192,8 @@ def plan(
     rate = guess.tokens_per_second
     hours = sampled * settings.training.iterations / rate / 3600 if rate else None
     trained = adapter(settings, shape) or shape.parameters
-    states = (4 + MOMENTS + 4 * settings.training.average) * trained
-    keep, best = settings.training.keep, float(settings.training.best is not None)
+    states = (4 + MOMENTS + 4 * settings.training.ema) * trained
+    keep, best = settings.training.max_checkpoints, float(settings.training.best_metric is not None)
     disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": states * (keep + 1 + best)}
     parts = [
         *state_parts(settings, shape),

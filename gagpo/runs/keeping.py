@@ -14,10 +14,10 @@ from pathlib import Path
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.runs.metrics import metric_rows
-from gagpo.runs.run_folder import AVERAGED, BEST
+from gagpo.runs.run_folder import BEST, EMA
 from gagpo.settings import SettingsError, TrainingSettings
 
-BEST_OVER = 10  # iterations over which the metric ``training.best`` is averaged
+BEST_OVER = 10  # iterations over which the metric ``training.best_metric`` is averaged
 
 
 def smoothed(rows: Sequence[Mapping[str, float]], criterion: str, over: int) -> dict[int, float]:
@@ -33,9 +33,9 @@ def smoothed(rows: Sequence[Mapping[str, float]], criterion: str, over: int) -> 
 
 def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], training: TrainingSettings) -> int | None:
     """The iteration with the highest smoothed criterion (the last of equals); None without a criterion."""
-    if training.best is None:
+    if training.best_metric is None:
         return None
-    means = smoothed(rows, training.best, BEST_OVER)
+    means = smoothed(rows, training.best_metric, BEST_OVER)
     measured = [iteration for iteration in iterations if iteration in means]
     return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)
 
@@ -50,7 +50,7 @@ def spared(folder: Path, iteration: int, rows: Sequence[Mapping[str, float]], tr
 def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoint:
     """A run's checkpoint, verified.
 
-    which: an iteration in digits, ``best``, ``average`` (the averaged weights of the last one), or None for the last.
+    which: an iteration in digits, ``best``, ``ema`` (the averaged weights of the last one), or None for the last.
 
     Raises:
         SettingsError: there is no such checkpoint.
@@ -62,13 +62,15 @@ def chosen(run: Path, which: str | None, training: TrainingSettings) -> Checkpoi
     if which == BEST:
         best = best_of(found, metric_rows(run / "metrics.jsonl")[0], training)
         if best is None:
-            raise SettingsError(f"run {run} has no best checkpoint: training.best is not set or was never logged")
+            raise SettingsError(
+                f"run {run} has no best checkpoint: training.best_metric is not set or was never logged"
+            )
         one = found[best]
-    elif which in (None, AVERAGED):
+    elif which in (None, EMA):
         one = found[max(found)]
-        if which == AVERAGED:
+        if which == EMA:
             if one.average is None:
-                raise SettingsError(f"run {run} has no average of its weights: training.average is false")
+                raise SettingsError(f"run {run} has no average of its weights: training.ema is false")
             one = replace(one, weights=AVERAGE)
     elif int(which) in found:
         one = found[int(which)]

@@ -31,18 +31,18 @@ COMMIT = "model_commit"
 """Key in ``versions.json`` of the commit of a hub model."""
 
 PARTS = ("evals", "episodes", "checkpoints")
-BEST, AVERAGED, AFTER = "best", "average", "after"
-_AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best|average)")
+BEST, EMA, AVERAGED, AFTER = "best", "ema", "average", "after"
+_AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best|ema)")
 
 CHANGEABLE = (
     "processes",
-    "ranks.deadline",
+    "ranks.timeout",
     "training.iterations",
-    "training.turns",
+    "training.max_turns",
     "training.save_every",
-    "training.keep",
-    "training.best",
-    "training.keep_episodes",
+    "training.max_checkpoints",
+    "training.best_metric",
+    "training.save_episodes_every",
     "rollout.workers",
     "threads",
 )
@@ -267,11 +267,11 @@ def _require_no_run(path: Path) -> None:
 
 def enough(training: TrainingSettings, iterations: int, turns: float) -> bool:
     """Whether a run is complete after so many iterations and environment turns."""
-    return iterations >= training.iterations or (training.turns is not None and turns >= training.turns)
+    return iterations >= training.iterations or (training.max_turns is not None and turns >= training.max_turns)
 
 
 def named(run: Path) -> tuple[Path, str | None]:
-    """The run folder and the checkpoint of ``runs/X``, ``runs/X@20``, ``@best`` or ``@average``."""
+    """The run folder and the checkpoint of ``runs/X``, ``runs/X@20``, ``@best`` or ``@ema``."""
     match = _AT.fullmatch(str(run))
     if match and not (run / "config.yaml").is_file():
         return Path(match["run"]), match["which"]

@@ -51,7 +51,7 @@ def derived_values(settings: RunSettings) -> dict[str, Value]:
 
 def model_or_base(settings: RunSettings) -> str:
     """The run's model or, until SFT has made its folder, the model that SFT starts from."""
-    base = settings.sft.base if settings.sft is not None else None
+    base = settings.sft.base_model if settings.sft is not None else None
     return base if base is not None and not Path(settings.model).exists() else settings.model
 
 

@@ -37,15 +37,15 @@ def correct_for_sampler(settings: RunSettings) -> RunSettings:
     """By default, set ``algorithm.correction`` where the sampler's log-probabilities differ from the trainer's.
 
     If they compute differently, ratios start from the trainer's log-probabilities (``recompute``). If the sampler's
-    weights are older, each token is weighted (``token``): the decoupled objective (Hilton et al. 2021), whose trust
+    weights are older, each token is weighted (``tis``): the decoupled objective (Hilton et al. 2021), whose trust
     region is around the weights before the update and not around the sampler's.
     """
     if "correction" in settings.algorithm.model_fields_set:
         return settings
-    engine, precision = settings.engine, settings.training.precision
+    engine, precision = settings.engine, settings.training.dtype
     same_numerics = engine.name == "transformers" and engine.dtype == precision == "float32"
     if settings.rollout.ahead > 0:
-        name = "token"
+        name = "tis"
     elif not same_numerics:
         name = "recompute"
     else:

@@ -22,7 +22,7 @@ class RolloutSettings(Options):
     """How episodes are collected: ``tasks`` x ``samples`` episodes per iteration."""
 
     tasks: int = Field(16, ge=1, description="task groups of an iteration")
-    samples: int = Field(8, ge=1, description="episodes of a group")
+    group_size: int = Field(8, ge=1, description="episodes of a group")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
     max_tokens: int = Field(512, ge=1, description="most tokens of a response")
     workers: Literal["auto"] | int = Field(
@@ -31,14 +31,14 @@ class RolloutSettings(Options):
         "package's own environments that cannot hang, else 2",
     )
     concurrency: int = Field(256, ge=1, description="most simultaneous episodes")
-    lockstep: bool = Field(
+    deterministic: bool = Field(
         True, description="bit-identical repeatable batches; false for environments of slow or uneven speed"
     )
     ahead: int = Field(
         0,
         ge=0,
         le=64,
-        description="batches sampled during updates, repeatable with lockstep; 0: only the newest weights sample",
+        description="batches sampled during updates, repeatable if deterministic; 0: only the newest weights sample",
     )
     max_staleness: int = Field(
         4,
@@ -49,8 +49,8 @@ class RolloutSettings(Options):
     worker_memory: int | None = Field(
         4096, ge=1, description="MiB of an environment process beyond the memory that all share; null: no limit"
     )
-    step_deadline: float = Field(60.0, gt=0, description="seconds for a step")
-    reset_deadline: float = Field(300.0, gt=0, description="seconds for a reset")
+    step_timeout: float = Field(60.0, gt=0, description="seconds for a step")
+    reset_timeout: float = Field(300.0, gt=0, description="seconds for a reset")
 
     @property
     def sampling(self) -> Sampling:
@@ -58,10 +58,10 @@ class RolloutSettings(Options):
 
     @model_validator(mode="after")
     def _possible(self) -> RolloutSettings:
-        if (episodes := self.tasks * self.samples) > MOST_EPISODES:
+        if (episodes := self.tasks * self.group_size) > MOST_EPISODES:
             raise InvalidArgument(
-                f"tasks={self.tasks:,} x samples={self.samples:,} are {episodes:,} episodes, all held in memory until "
-                f"the update; at most {MOST_EPISODES:,} are allowed: lower samples or tasks, and raise "
+                f"tasks={self.tasks:,} x group_size={self.group_size:,} are {episodes:,} episodes, all held in memory until "
+                f"the update; at most {MOST_EPISODES:,} are allowed: lower group_size or tasks, and raise "
                 "training.iterations"
             )
         if self.workers != "auto" and not 0 <= self.workers <= 1024:
@@ -83,7 +83,7 @@ class EngineSettings(Options):
 
     name: str = Field("transformers", description="transformers, vllm, the name of an installed plugin, or module:Name")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of sampling and of the reference policy")
-    memory: float | None = Field(
+    gpu_memory_utilization: float | None = Field(
         None, gt=0, lt=1, description="share of the device's memory for an engine that allocates its own"
     )
     sleep: bool = Field(
@@ -108,5 +108,5 @@ class EngineSettings(Options):
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for :func:`gagpo.agents.setup.make_engine`."""
-        memory = {} if self.memory is None else {"memory": self.memory}
+        memory = {} if self.gpu_memory_utilization is None else {"memory": self.gpu_memory_utilization}
         return {"dtype": self.dtype, **memory, **self.options}

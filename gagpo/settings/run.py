@@ -55,7 +55,7 @@ class RunSettings(Options):
     reward: Literal["environment", "success"] = Field(
         "environment", description="the environment's rewards, or success: 1 for a success and 0 otherwise"
     )
-    invalid_penalty: float = Field(
+    invalid_action_penalty: float = Field(
         0.01, ge=0, description="subtracted from the reward of a turn without a valid action"
     )
     algorithm: Algorithm
@@ -102,12 +102,12 @@ class RunSettings(Options):
     @model_validator(mode="after")
     def _computed_in_what_is_held(self) -> RunSettings:
         """A base smaller than float32 requires bfloat16 for training and sampling."""
-        if self.lora is not None and self.lora.base != "float32":
-            for key, value in (("training.precision", self.training.precision), ("engine.dtype", self.engine.dtype)):
+        if self.lora is not None and self.lora.base_dtype != "float32":
+            for key, value in (("training.dtype", self.training.dtype), ("engine.dtype", self.engine.dtype)):
                 if value != "bfloat16":
                     raise InvalidArgument(
-                        f"lora.base={self.lora.base} requires {key}=bfloat16 (got {value}): set it, or "
-                        "lora.base=float32"
+                        f"lora.base_dtype={self.lora.base_dtype} requires {key}=bfloat16 (got {value}): set it, or "
+                        "lora.base_dtype=float32"
                     )
         return self
 

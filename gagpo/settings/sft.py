@@ -13,11 +13,11 @@ from gagpo.base.options import Options
 class SftModelSettings(Options):
     """Shape of a new model. Sizes are derived from demonstrations unless they are set."""
 
-    layers: int | None = Field(None, ge=1, description="transformer blocks")
-    width: int | None = Field(
+    num_layers: int | None = Field(None, ge=1, description="transformer blocks")
+    hidden_size: int | None = Field(
         None, ge=32, multiple_of=32, description="size of the hidden states; one attention head per 32"
     )
-    vocabulary: int | None = Field(None, ge=300, description="most tokens of the tokenizer")
+    vocab_size: int | None = Field(None, ge=300, description="most tokens of the tokenizer")
     numbers: Literal["words", "digits", "names"] = Field(
         "words", description="tokens of numbers: like words, one per digit, or one with the preceding name (mug 1)"
     )
@@ -33,7 +33,9 @@ class SftModelSettings(Options):
 class SftSettings(Options):
     """Supervised fine-tuning on demonstrations: of the environment's expert, of a file, or the best random episodes."""
 
-    base: str | None = Field(None, description="model to start from, with its tokenizer; absent: a new small model")
+    base_model: str | None = Field(
+        None, description="model to start from, with its tokenizer; absent: a new small model"
+    )
     data: str | None = Field(
         None,
         description="file of demonstrations: episodes, of which the successful ones are imitated, or conversations in "
@@ -43,12 +45,12 @@ class SftSettings(Options):
     noise: float = Field(
         0.1, ge=0, le=1, description="share of the expert's moves that are random and not imitated, to show recovery"
     )
-    mistakes: float | None = Field(
+    mistake_rate: float | None = Field(
         None,
         ge=0,
         le=1,
         description="share of mistakes that are imitated, so that RL has something to learn: episodes by the "
-        "environment's hasty player, or random moves if it has none; absent: derived",
+        "environment's imperfect player, or random moves if it has none; absent: derived",
     )
     steps: int | None = Field(
         None, ge=1, description="optimizer steps; absent: until the model is good enough on 16 training tasks"
@@ -77,6 +79,6 @@ class SftSettings(Options):
     def _fits_together(self) -> SftSettings:
         if self.every is not None and self.steps is None:
             raise InvalidArgument("every: set steps too; without steps, evaluations come at growing intervals")
-        if self.lora is not None and self.base is None:
+        if self.lora is not None and self.base_model is None:
             raise InvalidArgument("lora: a new model has nothing to adapt: set base, or remove lora")
         return self

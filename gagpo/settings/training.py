@@ -16,12 +16,14 @@ class OptimizerSettings(Options):
     learning_rate: float = Field(1e-6, gt=0, le=10, description="the highest rate")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of matrices; norms and biases have none")
     betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of AdamW's moments")
-    by_groups: bool = Field(
+    scale_by_groups: bool = Field(
         True, description="multiply the rate by the square root of the share of task groups with an advantage"
     )
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
-    warmup: int = Field(0, ge=0, description="iterations over which the rate rises")
-    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="of the rate after the warmup")
+    warmup_iterations: int = Field(0, ge=0, description="iterations over which the rate rises")
+    lr_scheduler: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="of the rate after the warmup"
+    )
 
     @field_validator("betas")
     @classmethod
@@ -39,7 +41,7 @@ class LoraSettings(Options):
     targets: str | list[str] = Field(
         "all-linear", description="all-linear (without the output layer), or names of linear layers: [q_proj, v_proj]"
     )
-    base: Literal["float32", "bfloat16"] = Field(
+    base_dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
         description="format of the frozen matrices of linear layers; with bfloat16 updates are bit-identical to "
         "float32",
@@ -50,53 +52,55 @@ class TrainingSettings(Options):
     """The training loop and its checkpoints."""
 
     iterations: int = Field(150, ge=0, description="iterations of collecting and updating")
-    turns: int | None = Field(None, ge=1, description="stop after the iteration that reaches so many environment turns")
+    max_turns: int | None = Field(
+        None, ge=1, description="stop after the iteration that reaches so many environment turns"
+    )
     epochs: int = Field(1, ge=1, description="passes over an iteration's rows")
     minibatches: int = Field(1, ge=1, description="optimiser steps of an epoch")
     microbatch_tokens: int = Field(
         16384, ge=1, description="padded tokens of one forward pass; affects memory and speed, not results"
     )
-    trust_region: float | None = Field(
+    target_kl: float | None = Field(
         0.05,
         gt=0,
         description="most nats per token that an iteration may move the policy; longer steps are shortened; null: no "
         "limit",
     )
-    average: bool = Field(
-        True, description="keep a moving average of the weights, evaluated at the end and named RUN@average"
-    )
-    precision: Literal["float32", "bfloat16"] = Field(
+    ema: bool = Field(True, description="keep a moving average of the weights, evaluated at the end and named RUN@ema")
+    dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="of forward and backward passes; weights are float32"
     )
-    max_skipped: int = Field(
+    max_nonfinite_steps: int = Field(
         3, ge=1, description="stop after so many successive steps with a loss or gradient that is not finite"
     )
     gradient_checkpointing: bool = Field(False, description="compute activations twice to save memory")
     save_every: int = Field(10, ge=1, description="iterations between checkpoints")
-    keep: int = Field(2, ge=1, description="how many of the last checkpoints are kept")
-    best: Literal["success_rate", "reward_mean"] | None = Field(
+    max_checkpoints: int = Field(2, ge=1, description="how many of the last checkpoints are kept")
+    best_metric: Literal["success_rate", "reward_mean"] | None = Field(
         "success_rate",
         description="also keep the checkpoint with the highest value of this metric in training; null: none",
     )
-    keep_episodes: int = Field(5, ge=0, description="iterations between those whose episodes are written; 0: never")
+    save_episodes_every: int = Field(
+        5, ge=0, description="iterations between those whose episodes are written; 0: never"
+    )
 
     @property
     def measures_average(self) -> bool:
         """Whether a run ends with an evaluation of its averaged weights."""
-        return self.average and self.iterations > 0
+        return self.ema and self.iterations > 0
 
 
 class RanksSettings(Options):
     """Several processes that train one model; see docs/scale.md."""
 
-    deadline: float = Field(60.0, ge=1, description="seconds without a heartbeat after which a process is lost")
+    timeout: float = Field(60.0, ge=1, description="seconds without a heartbeat after which a process is lost")
 
 
 class EvaluationSettings(Options):
     """Evaluation on fixed panels before, during and after training."""
 
     splits: list[str] = Field(["valid_unseen"], description="splits to evaluate on")
-    tries: int = Field(1, ge=1, description="how often each task is played")
+    episodes_per_task: int = Field(1, ge=1, description="how often each task is played")
     tasks: int | None = Field(None, ge=1, description="evenly spaced tasks of the split; absent: all")
     temperature: float = Field(0.4, ge=0, description="sampling temperature; 0 is greedy")
     every: int = Field(0, ge=0, description="iterations between evaluations; 0: only before and after")

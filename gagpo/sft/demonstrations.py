@@ -1,4 +1,4 @@
-"""The episodes that SFT imitates: an expert's, a hasty player's, or the best of random ones."""
+"""The episodes that SFT imitates: an expert's, an imperfect player's, or the best of random ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gagpo.settings import RunSettings, SftSettings
 from gagpo.sft.messages import half_character
 
 LABEL = "warm start"  # part of every seed: another text gives other demonstrations
-HASTY = 0.5  # default share of episodes by the hasty player
+IMPERFECT_SHARE = 0.5  # default share of episodes by the imperfect player
 RANDOM_MOVES = (0.1, 0.2, 0.3, 0.4, 0.5)  # shares that are tried
 WINS = 0.4  # success rate that an expert with random moves should have, so that episodes of a task differ
 _TRIED = 64  # episodes for each share that is tried
@@ -40,7 +40,7 @@ class Demonstrations:
     """Episodes to imitate.
 
     episodes: responses are written as the learner writes them.
-    mistakes: share of mistakes among them, as in ``sft.mistakes``.
+    mistakes: share of mistakes among them, as in ``sft.mistake_rate``.
     imitable: whether a good imitation succeeds as often; false for the best random episodes, which include luck.
     tokenized: whether their turns hold token ids already; then it is not known how often they succeeded.
     """
@@ -63,18 +63,18 @@ def demonstrations(settings: RunSettings, quiet: bool = False) -> Demonstrations
     sft, kwargs = sft_of(settings), settings.only_environment.environment.kwargs
     env = environment_of(settings)
     names = shown_tasks(settings, env, sft.episodes)
-    mistakes = 0.0 if sft.mistakes is None else sft.mistakes
+    mistakes = 0.0 if sft.mistake_rate is None else sft.mistake_rate
     imitable = has_expert(env)
     with track("demonstrations", sft.episodes, "episodes", quiet) as meter:
         finished: Finished = lambda _: meter.advance()  # noqa: E731
         if not imitable:
             kept = lucky(settings, names, finished)
-        elif env.has_hasty:
-            mistakes = HASTY if sft.mistakes is None else mistakes
-            hasty, agent = round(mistakes * len(names)), ExpertAgent(sft.noise)
-            kept = expert_episodes(settings, kwargs, agent, names[hasty:], f"{LABEL} True", finished)
-            kept += hasty_episodes(settings, kwargs, agent, names[:hasty], f"{LABEL} hasty", finished)
-        elif mistakes or sft.mistakes is None:
+        elif env.has_imperfect:
+            mistakes = IMPERFECT_SHARE if sft.mistake_rate is None else mistakes
+            imperfect, agent = round(mistakes * len(names)), ExpertAgent(sft.noise)
+            kept = expert_episodes(settings, kwargs, agent, names[imperfect:], f"{LABEL} True", finished)
+            kept += imperfect_episodes(settings, kwargs, agent, names[:imperfect], f"{LABEL} hasty", finished)
+        elif mistakes or sft.mistake_rate is None:
             careless = careless_expert(settings, names)
             mistakes = careless.share
             kept = play(settings, {**kwargs, "expert": True}, careless, names, f"{LABEL} True", finished)
@@ -121,11 +121,11 @@ def expert_episodes(
     return [episode for episode in played if episode.success]
 
 
-def hasty_episodes(
+def imperfect_episodes(
     settings: RunSettings, kwargs: Kwargs, agent: Agent, tasks: Sequence[str], label: str, finished: Finished
 ) -> list[Episode]:
-    """The episodes of the environment's hasty player, solved or not."""
-    return play(settings, {**kwargs, "expert": "hasty"}, agent, tasks, label, finished) if tasks else []
+    """The episodes of the environment's imperfect player, solved or not."""
+    return play(settings, {**kwargs, "expert": "imperfect"}, agent, tasks, label, finished) if tasks else []
 
 
 class CarelessExpert:
@@ -154,7 +154,7 @@ class CarelessExpert:
 
 
 def careless_expert(settings: RunSettings, tasks: Sequence[str]) -> CarelessExpert:
-    """The expert with ``sft.mistakes`` random moves; by default with the share that succeeds nearest to ``WINS``."""
+    """The expert with ``sft.mistake_rate`` random moves; by default with the share that succeeds nearest to ``WINS``."""
     wanted = sft_of(settings).mistakes
     kwargs = {**settings.only_environment.environment.kwargs, "expert": True}
     some = [tasks[i % len(tasks)] for i in range(_TRIED)]
@@ -225,7 +225,7 @@ def play(
     label: str,
     finished: Finished | None = None,
     concurrency: int = 256,
-    lockstep: bool = False,
+    deterministic: bool = False,
 ) -> list[Episode]:
     """Play each of ``tasks`` of the training split once.
 
@@ -235,7 +235,7 @@ def play(
     environment = settings.only_environment.environment
     jobs = group_jobs(tasks, 1, sft_of(settings).seed, label)
     with open_pool(environment.id, {**kwargs, "split": environment.split}, workers=settings.rollout.workers) as pool:
-        return rollout(agent, pool, jobs, concurrency=concurrency, lockstep=lockstep, on_finish=finished)[0]
+        return rollout(agent, pool, jobs, concurrency=concurrency, deterministic=deterministic, on_finish=finished)[0]
 
 
 def success_of(episodes: Sequence[Episode]) -> float:

@@ -97,7 +97,7 @@ def resolved(settings: RunSettings, parameters: int) -> RunSettings:
     parameters: of the model.
     """
     sft = sft_of(settings)
-    if sft.base is None:
+    if sft.base_model is None:
         defaults: dict[str, object] = {"optimizer": "muon", "learning_rate": NEW, "observations": 0.3}
     else:
         rate = (ADAPTER if sft.lora else PRETRAINED) * (PRETRAINED_AT / parameters) ** 0.5

@@ -142,7 +142,7 @@ class Panel:
         """
         limit, sft = self.settings.rollout.max_tokens, sft_of(self.settings)
         more = "raise sft.steps" if sft.steps else f"set sft.steps above {MOST_STEPS}"
-        larger = "choose a larger sft.base" if sft.base else "raise sft.model.width"
+        larger = "choose a larger sft.base_model" if sft.base_model else "raise sft.model.hidden_size"
         goal = self.expected.goal(sft.steps is not None)
         cut, invalid, success = (percent(x) for x in (measure.cut, measure.invalid, measure.success))
         found = []
@@ -172,7 +172,7 @@ class Panel:
         if last.contrast < CONTRAST:
             return (
                 f"it wins {percent(last.success)} and episodes of a task hardly differ, so RL has little to learn: "
-                "raise sft.mistakes, or choose harder tasks"
+                "raise sft.mistake_rate, or choose harder tasks"
             )
         return "ready for RL: it knows the language of the environment, and some episodes of a task succeed"
 
@@ -190,7 +190,7 @@ def play_panel(settings: RunSettings, agent: Agent, tries: int, expert: str | bo
     jobs = group_jobs(panel_tasks(settings), tries, sft_of(settings).seed, "warm start panel")
     kwargs = {**environment.kwargs, "split": environment.split, **({"expert": expert} if expert else {})}
     rolling = settings.rollout
-    most = min(rolling.concurrency, rolling.tasks * rolling.samples)
+    most = min(rolling.concurrency, rolling.tasks * rolling.group_size)
     with open_pool(environment.id, kwargs, workers=rolling.workers) as pool:
         return rollout(agent, pool, jobs, concurrency=most)[0]
 

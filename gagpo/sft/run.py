@@ -103,8 +103,8 @@ def prepare(
 def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: bool) -> None:
     """Play demonstrations, train the tokenizer and create the model."""
     chosen = sft_of(settings)
-    base = load_model(chosen.base) if chosen.base is not None else None
-    tokenizer = load_tokenizer(chosen.base) if chosen.base is not None else None
+    base = load_model(chosen.base_model) if chosen.base_model is not None else None
+    tokenizer = load_tokenizer(chosen.base_model) if chosen.base_model is not None else None
     played = [(part, shown_in(part, tokenizer, quiet)) for part in parts(settings)]
     compared: Expected | None = None
     if len(played) == 1:
@@ -131,9 +131,11 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
         "optimizer.learning_rate": rate_of(parameters_of(model)),
     }
     if len(played) == 1:
-        derived["sft.mistakes"] = played[0][1].mistakes
+        derived["sft.mistake_rate"] = played[0][1].mistakes
     if base is None:
-        derived |= {f"sft.model.{name}": getattr(shape, name) for name in ("layers", "width", "vocabulary", "context")}
+        derived |= {
+            f"sft.model.{name}": getattr(shape, name) for name in ("num_layers", "hidden_size", "vocab_size", "context")
+        }
     limit = int(getattr(model.config, "max_position_embeddings", shape.context))
     save_folder(model, tokenizer, work / "start", more)
     found = {"derived": derived, "expected": asdict(compared) if compared else None}
@@ -158,7 +160,9 @@ def shown_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase | None, q
     if "messages" not in next((row for _, row in rows_of(path)), {}):
         return of_file(settings, path)
     if tokenizer is None:
-        raise InvalidArgument(f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base")
+        raise InvalidArgument(
+            f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base_model"
+        )
     return Demonstrations(read_messages(path, tokenizer, most), mistakes=0.0, tokenized=True)
 
 

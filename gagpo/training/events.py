@@ -12,11 +12,11 @@ from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import environments_of, of_environment
 
 _OF_UPDATE = {
-    "zero_groups": "zero groups {:4.0%}",
-    "coverage": "coverage {:4.0%}",
+    "zero_advantage_groups": "zero groups {:4.0%}",
+    "repeated_states": "repeated states {:4.0%}",
     "advantage_std": "adv {:.2f}",
     "clip_fraction": "clip {:5.1%}",
-    "old_kl": "kl {:+.4f}",
+    "approx_kl": "kl {:+.4f}",
     "entropy": "entropy {:.3f}",
     "grad_norm": "grad {:.2f}",
 }

@@ -84,7 +84,7 @@ def open_run(
     alone = None if started_as_rank() else folder()  # before torch is imported
     from gagpo.distributed.ranks import joined
 
-    with joined(deadline=settings.ranks.deadline) as ranks:
+    with joined(deadline=settings.ranks.timeout) as ranks:
         if alone is not None:
             yield alone, ranks
             return

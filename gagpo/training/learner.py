@@ -23,7 +23,7 @@ from gagpo.distributed.sharding import shard
 from gagpo.distributed.states import names_of
 from gagpo.learning.batch import Row, build_rows
 from gagpo.learning.forward import Critic, autocast
-from gagpo.learning.optimizer import make_optimizer, parameter_groups, rate_scale
+from gagpo.learning.optimizer import lr_scale, make_optimizer, parameter_groups
 from gagpo.learning.packing import packing_of
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, divergence
@@ -80,12 +80,12 @@ class Learner:
             critic=self.critic,
             autocast=functools.partial(autocast, settings),
             device=settings.device,
-            max_skipped=training.max_skipped,
+            max_nonfinite_steps=training.max_nonfinite_steps,
             ranks=ranks,
         )
         if saved:
             saved.load_optimizer(self.optimizer, names_of(self.model, self.critic), ranks)
-        self.average = AveragedWeights(policy.trained(), policy.average) if training.average else None
+        self.average = AveragedWeights(policy.trained(), policy.average) if training.ema else None
 
     @property
     def model(self) -> torch.nn.Module:
@@ -93,7 +93,7 @@ class Learner:
 
     def _shard(self) -> None:
         """Shard policy, critic and reference; a reference that is the policy without its adapter is sharded once."""
-        precision, device, critic = self.settings.training.precision, self.settings.device, self.critic
+        precision, device, critic = self.settings.training.dtype, self.settings.device, self.critic
         shard(self.model, self.ranks, precision, device, critic.head if critic else None)
         if self.policy.reference is not None and self.policy.reference is not self.model:
             shard(self.policy.reference, self.ranks, self.settings.engine.dtype, device)
@@ -138,7 +138,7 @@ class Learner:
         """The turns as columns, with rewards as settings and controllers shape them."""
         settings = self.settings
         credit, only_success = settings.algorithm.credit, settings.reward == "success"
-        turns = turns_for(episodes, credit, settings.invalid_penalty, only_success)
+        turns = turns_for(episodes, credit, settings.invalid_action_penalty, only_success)
         limits = {env.name: env.max_tokens for env in settings.all_environments}
         limit_E = np.array([limits[episode.environment or ""] for episode in episodes])
         return self.controllers.shape(turns, limit_E[turns.episode_N])
@@ -153,9 +153,9 @@ class Learner:
     def _optimise(self, episodes: Sequence[Episode], rows: Sequence[Row], credit: Credit, iteration: int) -> Metrics:
         """Take the optimiser steps."""
         settings = self.settings
-        scheduled = rate_scale(settings.optimizer, iteration, settings.training.iterations)
+        scheduled = lr_scale(settings.optimizer, iteration, settings.training.iterations)
         for group, highest in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = self.controllers.rate(highest, scheduled, credit.stats["zero_groups"])
+            group["lr"] = self.controllers.rate(highest, scheduled, credit.stats["zero_advantage_groups"])
         before = self.updater.weights() if self.controllers.bounds_steps else []
         rng = np.random.default_rng([settings.seed, iteration])
         try:

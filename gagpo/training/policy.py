@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class TrainedPolicy:
     """A model in training.
 
-    model: float32, or ``lora.base`` with an adapter.
+    model: float32, or ``lora.base_dtype`` with an adapter.
     base: of the adapter; None if all weights are trained.
     reference: the policy that KL is measured to, None without a KL term; it may be the model itself.
     reference_scope: a context in which the adapter is switched off in the reference.
@@ -58,7 +58,7 @@ def require_trainable(settings: RunSettings) -> None:
 def load_policy(settings: RunSettings, saved: Checkpoint | None, commit: str | None = None) -> TrainedPolicy:
     """Load the policy of a run, from ``saved`` if given. commit: of a hub model."""
     policy = _load(settings, saved, commit)
-    if saved is None or saved.average is None or not settings.training.average:
+    if saved is None or saved.average is None or not settings.training.ema:
         return policy
     averaged = _load(settings, replace(saved, weights=AVERAGE), commit)
     return replace(policy, average=[parameter.detach() for parameter in averaged.trained()])
@@ -73,7 +73,7 @@ def _load(settings: RunSettings, saved: Checkpoint | None, commit: str | None) -
     else:
         revision = adapters.base_of(Path(saved.model))[1] if saved else commit
         # A smaller base is converted on the host, because the GPU may have no room for it in float32.
-        whole = settings.lora.base == "float32"
+        whole = settings.lora.base_dtype == "float32"
         model = load(settings.model, "float32", revision=revision, device=settings.device if whole else "cpu")
         base = adapters.Base.of(settings.model, model)
         adapters.inject(model, settings.lora.rank, settings.lora.alpha, settings.lora.targets, settings.seed)

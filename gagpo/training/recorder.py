@@ -81,7 +81,7 @@ class Recorder:
         left: estimated seconds to the end of the run.
         """
         if self.ranks.first:
-            number, every = int(metrics["iteration"]), self.settings.training.keep_episodes
+            number, every = int(metrics["iteration"]), self.settings.training.save_episodes_every
             if every and (number == 1 or number % every == 0):
                 self.folder.save_episodes(f"train-{number:04d}", played, decode=self._decode)
             self.folder.log(metrics)
@@ -130,7 +130,7 @@ class Recorder:
         self.ranks.of_first(lambda: require_room(self._checkpoints, checkpoint_bytes))
         taken, training = take(), self.settings.training
         spared = keeping.spared(self._checkpoints, iteration, self.rows, training)
-        self.saver.save(iteration, taken, training.keep, spared)
+        self.saver.save(iteration, taken, training.max_checkpoints, spared)
 
 
 def checkpoint_bytes(
@@ -152,7 +152,7 @@ def _size(tensor: torch.Tensor) -> int:
 
 def require_room_for_run(folder: Path, each: int, training: TrainingSettings) -> None:
     """Raise CheckpointError if the disk has no room for the most checkpoints that the run has at a time."""
-    most = training.keep + 1 + (training.best is not None)  # while one more is written
+    most = training.max_checkpoints + 1 + (training.best_metric is not None)  # while one more is written
     most = min(most, math.ceil(training.iterations / training.save_every))
     require_room(folder, each, most - len(checkpoints(folder)))
 
@@ -165,5 +165,5 @@ def require_room(folder: Path, each: int, count: int = 1) -> None:
         need = "a checkpoint needs" if count == 1 else f"{count} checkpoints need"
         raise CheckpointError(
             f"{need} {count * each / GB:.3g} GB and {place} has {free / GB:.3g} GB free: make room, choose another "
-            "place with --runs, or set a lower training.keep or training.best=null; earlier checkpoints are kept"
+            "place with --runs, or set a lower training.max_checkpoints or training.best_metric=null; earlier checkpoints are kept"
         )

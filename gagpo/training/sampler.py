@@ -80,7 +80,7 @@ class Sampler:
             temperature=measured.temperature,
             tries=measured.tries,
             concurrency=settings.rollout.concurrency,
-            lockstep=settings.rollout.lockstep,
+            deterministic=settings.rollout.deterministic,
             quiet=quiet,
             rollout=self.rollout,
         )
@@ -104,7 +104,7 @@ def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module
     if own and chosen.name == "transformers":
         arguments["own"] = True
     if not ranks.alone and not needs_weights(settings):
-        arguments["read"] = Reader(policy.model, settings.device, settings.training.precision)
+        arguments["read"] = Reader(policy.model, settings.device, settings.training.dtype)
     if ahead:
         tokenizer = copy.deepcopy(tokenizer)
     engine = make_engine(chosen.name, model, tokenizer, **arguments)

@@ -37,8 +37,8 @@ class TimeLeft:
         """Seconds from the end of ``iteration`` to the end of the run; 0 before any was counted."""
         training, every = self._training, self._evaluation.every
         last = training.iterations
-        if training.turns is not None and (usual := _middle(self._turns)):
-            last = min(last, iteration + max(0, math.ceil((training.turns - turns_total) / usual)))
+        if training.max_turns is not None and (usual := _middle(self._turns)):
+            last = min(last, iteration + max(0, math.ceil((training.max_turns - turns_total) / usual)))
         evaluations = sum(number % every == 0 for number in range(iteration, last)) if every else 0
         evaluations += 1 + training.measures_average
         return (last - iteration) * _middle(self._iterations) + evaluations * _middle(self._evaluations)

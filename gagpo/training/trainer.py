@@ -76,7 +76,7 @@ class Trainer:
             for name, split in env.panels.items()
         }
         chosen = settings.algorithm.controllers
-        controllers = Controllers(chosen, settings.training.trust_region, settings.optimizer.by_groups)
+        controllers = Controllers(chosen, settings.training.target_kl, settings.optimizer.scale_by_groups)
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions)
         schedule = Schedule(settings, tasks)

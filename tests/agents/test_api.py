@@ -38,7 +38,7 @@ def play(server, count=12, concurrency=4, chat=None, **changes):
     agent = ApiAgent(client_of(server, **changes), chat or ChatSettings(find_prompt("plain")))
     with WorkerPool(CORRIDOR, {"max_turns": 20}, workers=0) as pool:
         jobs = group_jobs([f"door-{i % 8:02d}" for i in range(count)], 1, 0)
-        episodes, _ = rollout(agent, pool, jobs, concurrency=concurrency, lockstep=False)
+        episodes, _ = rollout(agent, pool, jobs, concurrency=concurrency, deterministic=False)
     return agent, episodes
 
 
@@ -150,7 +150,7 @@ def test_no_request_follows_an_error_and_finished_episodes_are_delivered():
             pytest.raises(OSError, match="the disk is full"),
         ):
             jobs = group_jobs([f"door-{i % 8:02d}" for i in range(12)], 1, 0)
-            rollout(agent, pool, jobs, concurrency=8, lockstep=False, on_finish=on_finish)
+            rollout(agent, pool, jobs, concurrency=8, deterministic=False, on_finish=on_finish)
         agent.close()
         settled = wait_for(lambda: server.under_way == 0)
     assert settled and len(finished) == 3 and len(server.requests) <= asked[0] + 2  # at most what two threads had begun
@@ -166,7 +166,7 @@ def test_answers_given_before_an_error_still_end_their_episodes():
             pytest.raises(ApiError, match="such key"),
         ):
             jobs = group_jobs(["door-01", "door-07", "door-02"], 1, 0)
-            rollout(agent, pool, jobs, concurrency=3, lockstep=False, on_finish=finished.append)
+            rollout(agent, pool, jobs, concurrency=3, deterministic=False, on_finish=finished.append)
     assert {episode.task for episode in finished} == {"door-01", "door-02"}
     assert agent.client.spent.completion == 2 * 2
 
@@ -179,7 +179,7 @@ def test_no_request_follows_an_interruption():
         agent = ApiAgent(client_of(server), ChatSettings(find_prompt("plain")), concurrency=1)
         with WorkerPool(CORRIDOR, {"max_turns": 20}, workers=0) as pool, pytest.raises(KeyboardInterrupt):
             jobs = group_jobs(["door-11", "door-00", "door-01", "door-02"], 1, 0)
-            rollout(agent, pool, jobs, concurrency=4, lockstep=False, on_finish=interrupt)
+            rollout(agent, pool, jobs, concurrency=4, deterministic=False, on_finish=interrupt)
         asked = len(server.requests)
         assert wait_for(lambda: server.under_way == 0) and len(server.requests) <= asked + 1
         states = [EpisodeState(0, Episode("t"), "You stand at 1. Go to door 2.")]

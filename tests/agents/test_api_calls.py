@@ -37,7 +37,7 @@ def played(history, *answers, turns):
         )
         agent = ApiAgent(client, ChatSettings(find_prompt("tools"), "Walk.", history), 1)
         with WorkerPool(CORRIDOR, {"max_turns": turns}, workers=0) as pool:
-            (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0), lockstep=False)
+            (episode,), _ = rollout(agent, pool, group_jobs(["door-03"], 1, seed=0), deterministic=False)
         agent.close()
     return episode, asked
 

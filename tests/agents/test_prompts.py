@@ -101,11 +101,11 @@ def test_errors_name_file_key_and_remedy(text, tmp_path):
 def test_a_run_records_the_content_and_needs_no_file(tmp_path, tiny):
     path = tmp_path / "mine.yaml"
     path.write_text(shipped_prompts()["tags"].read_text())
-    settings = load("alfworld-first", [f"context.prompt={path}"])
+    settings = load("alfworld-quickstart", [f"context.prompt={path}"])
     path.write_text("first: 'Look: {{ observation }}'\naction: {json: action}\n")
     again = parse(parse_yaml(dump(settings)), "config.yaml")
     assert again == settings and again.context.prompt.kind == "tag"
-    changed = load("alfworld-first", [f"context.prompt={path}"])
+    changed = load("alfworld-quickstart", [f"context.prompt={path}"])
     labels = [make_context(tiny[1], None, **dict(one.context)).conditions["prompt"] for one in (again, changed)]
     assert labels[0] != labels[1] and all(label.startswith("mine ") for label in labels)
     assert changed.context.prompt.turn == Prompt.model_fields["turn"].default

@@ -80,7 +80,7 @@ def test_the_agent_forgets_in_the_order_of_slots():
 def test_most_episodes_are_the_same_without_lockstep(tiny):
     with WorkerPool(CORRIDOR, {"max_turns": 4}, workers=2) as pool:
         strict, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1))
-        loose, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1), lockstep=False)
+        loose, _ = rollout(language_agent(tiny), pool, group_jobs(DOORS, 3, seed=1), deterministic=False)
     assert [e.task for e in loose] == [e.task for e in strict]
     assert np.mean([a == b for a, b in zip(transcript(loose), transcript(strict), strict=True)]) > 0.5
 
@@ -221,7 +221,7 @@ class Uneven:
 def test_episodes_do_not_wait_for_the_slowest_response(workers):
     agent = Uneven()
     with WorkerPool(CORRIDOR, {"max_turns": 30}, workers=workers) as pool:
-        episodes, clock = rollout(agent, pool, group_jobs(["door-05"], 3, seed=0), lockstep=False)
+        episodes, clock = rollout(agent, pool, group_jobs(["door-05"], 3, seed=0), deterministic=False)
     assert all(episode.success for episode in episodes) and clock.generation > 0
     last = {slot: len(agent.answered) - agent.answered[::-1].index(slot) for slot in range(3)}
     assert last[0] < last[1] < last[2]

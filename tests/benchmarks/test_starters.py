@@ -43,7 +43,7 @@ def test_mixtures_share_the_episodes(corridor):
 
 
 def test_a_learner_is_corrected_and_stray_moves_can_be_skipped(corridor, warm_model, tmp_path):
-    settings = load(corridor(context={"history": "full"}), [f"sft.base={warm_model}", f"model={tmp_path / 'm'}"])
+    settings = load(corridor(context={"history": "full"}), [f"sft.base_model={warm_model}", f"model={tmp_path / 'm'}"])
     recipe = Recipe(settings, Extras(corrected=1.0, read_strays=False))
     start(recipe, tmp_path / "work", quiet=True)
     kinds = np.concatenate([row.kind_L[1:] for row in stored_rows(tmp_path / "work" / "rows.npz")])
@@ -53,7 +53,7 @@ def test_a_learner_is_corrected_and_stray_moves_can_be_skipped(corridor, warm_mo
 
 @pytest.mark.parametrize(("takeover", "refused"), [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)])
 def test_how_often_the_expert_takes_over_is_set(corridor, warm_model, takeover, refused):
-    settings = load(corridor(context={"history": "full"}), [f"sft.base={warm_model}"])
+    settings = load(corridor(context={"history": "full"}), [f"sft.base_model={warm_model}"])
     recipe = Recipe(settings, Extras(corrected=1.0, takeover=takeover, takeover_refused=refused))
     pairs = [pair for episode in played(recipe, True) for pair in pairwise(episode.turns) if not pair[0].trainable]
     taken = {valid: {turn.trainable for before, turn in pairs if before.valid == valid} for valid in (True, False)}
@@ -62,7 +62,7 @@ def test_how_often_the_expert_takes_over_is_set(corridor, warm_model, takeover, 
 
 def test_a_corrected_learner_reads_its_chat_template_with_the_variables_of_the_context(corridor, warm_model):
     context = {"history": "full", "template": {"enable_thinking": False}}
-    settings = load(corridor(context=context), [f"sft.base={warm_model}"])
+    settings = load(corridor(context=context), [f"sft.base_model={warm_model}"])
     corrected = learner(Recipe(settings, Extras(corrected=1.0)), settings.environment.kwargs)
     assert corrected.learner.context.conditions["template"]["enable_thinking"] is False
 
@@ -72,7 +72,7 @@ def test_a_recipe_that_cannot_be_played_is_refused(corridor, warm_model, monkeyp
     with pytest.raises(InvalidArgument, match=r"played by sft\.base"):
         load_recipe(corridor())
     with pytest.raises(InvalidArgument, match="shares of one whole"):
-        load_recipe(corridor(), [f"sft.base={warm_model}", "sft.mistakes=0.7"])
+        load_recipe(corridor(), [f"sft.base_model={warm_model}", "sft.mistake_rate=0.7"])
     with pytest.raises(InvalidArgument, match="no section 'sft'"):
         load_recipe(corridor(sft=None))
 

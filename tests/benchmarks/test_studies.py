@@ -79,8 +79,8 @@ def test_seeds_sweeps_runs_and_prints(corridor, capsys, monkeypatch):
 def tiny(warm_model, tmp_path):
     """Overrides that put a run of a study into the corridor, from a small model."""
     problem = {"environment": {"id": CORRIDOR, "kwargs": SHORT}, "context": {"history": 0}, "sft": None}
-    fixed = {"model": warm_model, "threads": 1, "rollout": {"tasks": 2, "samples": 3, "max_tokens": 3, "workers": 0}}
-    training = {"iterations": 3, "turns": None, "minibatches": 1, "epochs": 2}
+    fixed = {"model": warm_model, "threads": 1, "rollout": {"tasks": 2, "group_size": 3, "max_tokens": 3, "workers": 0}}
+    training = {"iterations": 3, "max_turns": None, "minibatches": 1, "epochs": 2}
     return [f"{key}={json.dumps(value)}" for key, value in {**problem, **fixed, "training": training}.items()]
 
 

@@ -224,11 +224,11 @@ def test_a_small_model_trains_on_a_family(tmp_path: Path) -> None:
         "name": "gcd",
         "model": "model",
         "environment": {"id": "reasoning_gym:gcd", "kwargs": {"max_value": 9}, "tasks": FEW["tasks"]},
-        "rollout": {"tasks": 2, "samples": 2, "max_tokens": 12},
+        "rollout": {"tasks": 2, "group_size": 2, "max_tokens": 12},
         "algorithm": "gagpo",
         "training": {"iterations": 1},
         "evaluation": {"splits": ["test"], "tasks": 2},
-        "sft": {"episodes": 8, "steps": 2, "model": {"layers": 1, "width": 32}},
+        "sft": {"episodes": 8, "steps": 2, "model": {"num_layers": 1, "hidden_size": 32}},
     }
     (tmp_path / "run.yaml").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "gagpo", "train", "run.yaml"]

@@ -143,7 +143,9 @@ def test_results_with_unlike_numbers_of_episodes():
     compared = PASS.differences(first, other, ks)
     assert compared[1].rise.value == pytest.approx(19 / 24 - 3 / 6)
     assert shown_ks({"once": of_successes([1], tries=1), "other": other}) == []
-    with pytest.raises(InvalidArgument, match="--pass-at 3: first has 2 episodes per task; evaluate it with --tries 3"):
+    with pytest.raises(
+        InvalidArgument, match="--pass-at 3: first has 2 episodes per task; evaluate it with --episodes-per-task 3"
+    ):
         shown_ks({"first": first, "other": other}, [1, 3])
 
 

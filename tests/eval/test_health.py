@@ -7,8 +7,8 @@ import pytest
 from gagpo.eval.health import RULES, answer_task_information, health, health_line, sentences
 
 GOOD = {
-    "zero_groups": 0.2,
-    "coverage": 0.8,
+    "zero_advantage_groups": 0.2,
+    "repeated_states": 0.8,
     "clip_fraction": 0.01,
     "mismatch_kl": 2e-4,
     "entropy": 0.5,
@@ -31,8 +31,8 @@ def test_a_healthy_run_has_nothing_to_act_on():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"zero_groups": 0.9}, "90 % of the groups have no advantage"),
-        ({"coverage": 0.1}, "coarser state key"),
+        ({"zero_advantage_groups": 0.9}, "90 % of the groups have no advantage"),
+        ({"repeated_states": 0.1}, "coarser state key"),
         ({"clip_fraction": 0.5}, "learning rate is too high"),
         ({"mismatch_kl": 0.09}, "not the same policy"),
         ({"entropy": 1e-4}, "all episodes become the same"),
@@ -74,8 +74,8 @@ def test_a_model_that_wins_is_not_said_to_lack_the_commands():
 
 
 def test_where_episodes_fail_no_easier_tasks_are_advised():
-    lost = {"zero_groups": 0.9, "failed_episodes": 30.0}
-    assert "change the difficulty" in health_line(rows(zero_groups=0.9))
+    lost = {"zero_advantage_groups": 0.9, "failed_episodes": 30.0}
+    assert "change the difficulty" in health_line(rows(zero_advantage_groups=0.9))
     assert health(rows(**lost))[0].sentence.endswith("run `gagpo check` on it before anything else")
     assert not any("difficulty" in one for one in sentences(rows(**lost)))
 

@@ -28,7 +28,7 @@ def test_python_takes_the_requests_own_arguments_and_all_are_described():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"tries": 0}, "key 'tries' must be at least 1, got 0"),
+        ({"episodes_per_task": 0}, "key 'episodes_per_task' must be at least 1, got 0"),
         ({"splitt": "test"}, "key 'splitt' is unknown"),
         ({"context": {"history": "some"}}, "history must be full or a number of turns, got 'some'"),
         ({"context": {"prompt": "fancy"}}, "unknown prompt 'fancy'; choose one of plain, tags"),
@@ -95,7 +95,13 @@ def test_a_journal_is_used_again_by_the_same_request_alone(tmp_path):
         return {path.name for path in tmp_path.glob("*.jsonl")}
 
     found = journals()
-    for change in ({}, {"workers": 1}, {"tries": 2}, {"episodes": tmp_path / "all.json"}, {"concurrency": 1}):
+    for change in (
+        {},
+        {"workers": 1},
+        {"episodes_per_task": 2},
+        {"episodes": tmp_path / "all.json"},
+        {"concurrency": 1},
+    ):
         assert journals(**change) == found, change
     for change in (
         {"split": "train"},

@@ -140,7 +140,7 @@ def test_the_same_command_plays_nothing_again_and_another_reuses_nothing(tmp_pat
             with nullcontext() if told is None else pytest.raises(DifferentPanels, match=told):
                 compare_results(results)
         before = len(server.requests)
-        more = run(server, tmp_path, tries=2)  # the first tries are known
+        more = run(server, tmp_path, episodes_per_task=2)  # the first tries are known
         assert len(server.requests) - before == sum(t.tries[1].turns for t in more.result.tasks)
 
 

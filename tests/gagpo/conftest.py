@@ -12,19 +12,19 @@ CORRIDOR = {
     "threads": 1,
     "environment": {"id": "gagpo.envs.testing:gagpo-test/Corridor-v0", "kwargs": {"max_turns": 16}},
     "context": {"history": 0},
-    "rollout": {"tasks": 4, "samples": 6, "max_tokens": 3, "workers": 0},
+    "rollout": {"tasks": 4, "group_size": 6, "max_tokens": 3, "workers": 0},
     "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
     "optimizer": {"learning_rate": 5e-3},
-    "training": {"iterations": 2, "minibatches": 2, "save_every": 1, "keep_episodes": 1},
+    "training": {"iterations": 2, "minibatches": 2, "save_every": 1, "save_episodes_every": 1},
     "evaluation": {"splits": ["test"], "temperature": 1.0},
     "sft": {
         "episodes": 40,
         "noise": 0.5,
-        "mistakes": 0.0,
+        "mistake_rate": 0.0,
         "steps": 20,
         "batch": 32,
         "learning_rate": 1e-2,
-        "model": {"layers": 1, "width": 32, "vocabulary": 300},
+        "model": {"num_layers": 1, "hidden_size": 32, "vocab_size": 300},
     },
 }
 

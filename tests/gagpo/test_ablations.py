@@ -196,11 +196,11 @@ FORMULA = {"base": 0.3, "bounds": (0.02, 0.9), "entropy_bounds": (0.8, 3.0), "we
 """``RADIUS`` as the oracle takes it."""
 
 
-def probed(batch, algorithm, entropy=(0.6, 1.4), old_kl=0.3) -> Controllers:
+def probed(batch, algorithm, entropy=(0.6, 1.4), approx_kl=0.3) -> Controllers:
     """Controllers that have seen two iterations of one batch; entropy: of the two tasks in the second."""
     controllers, turns, tasks = Controllers(algorithm.controllers), turns_of(batch), ["1", "4"]
     controllers.observe_batch(turns, tasks, 1.0)
-    controllers.observe_update(old_kl)
+    controllers.observe_update(approx_kl)
     controllers.begin()
     controllers.observe_probe(turns, tasks)
     controllers.observe_batch(turns, tasks, np.array(entropy))

@@ -15,7 +15,7 @@ from gagpo.settings import load as load_run
 from gagpo.settings import parse
 
 RUN = {"name": "a-run", "model": "a-model", "environment": {"id": "an-environment"}}
-CREDITS = ["grpo", "gagpo", "reinforce_plus_plus", "ppo_turn", "ppo_token"]
+CREDITS = ["grpo", "gagpo", "reinforce_plus_plus", "ppo_turn", "ppo"]
 """Of every level (episode, turn, token), without and with a critic."""
 GATES = ["clip", "log_clip", "sapo", "cispo", "dppo", "likelihood", "none"]
 AGGREGATIONS = ["token_mean", "sequence_mean", "action_mean", "constant", "geometric", "power"]
@@ -42,7 +42,7 @@ def test_settings_round_trip(name):
 def test_gagpo_has_its_published_settings():
     algorithm = load("gagpo")
     credit = algorithm.credit
-    assert (credit.gamma, credit.lam, credit.norm, credit.trajectory_weight) == (0.95, 0.8, "group", 0)
+    assert (credit.gamma, credit.lam, credit.norm, credit.episode_weight) == (0.95, 0.8, "group", 0)
     assert (algorithm.ratio, algorithm.aggregation.name) == ("action", "action_mean")
 
 
@@ -66,12 +66,12 @@ def test_cells_are_changed_one_by_one():
 def test_a_preset_is_not_changed_by_its_use():
     before = {name: dict(row) for name, row in PRESETS.items()}
     load("gagpo", {"gate": {"high": 0.9}, "credit": "grpo", "critic": None})
-    load("ppo_token", {"critic": {"clip": 0.1}, "credit": {"lam": 0.1}})
+    load("ppo", {"critic": {"clip": 0.1}, "credit": {"lam": 0.1}})
     assert before == PRESETS
 
 
 def test_critics_follow_the_credit():
-    assert load("ppo_token", {"critic": {"clip": 0.1}}).critic.clip == 0.1
+    assert load("ppo", {"critic": {"clip": 0.1}}).critic.clip == 0.1
     assert load("ppo_turn", {"credit": "gagpo"}).critic is None
     assert load("gagpo", {"credit": "ppo_turn"}).critic is not None
 
@@ -110,7 +110,7 @@ def test_critics_follow_the_credit():
         ("dapo", {"controllers": {"variance_filter": {}}}, "exclude each other: keep one"),
         ("agpo_adaptive", {"gate": "none"}, "gate none lacks"),
         ("grpo", {"critic": {}}, "credit grpo does not use a critic"),
-        ("ppo_token", {"critic": None}, "credit ppo_token requires a critic"),
+        ("ppo", {"critic": None}, "credit ppo requires a critic"),
         ("grpo", {"gate": "likelihood", "aggregation": "geometric"}, "does not support gate likelihood"),
     ],
 )

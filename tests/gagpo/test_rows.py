@@ -14,7 +14,7 @@ from gagpo.credit import Turns
 from gagpo.objectives import Layout, policy_loss, value_loss
 from tests.gagpo.rows import assert_same_loss, credit_of, flat, turns_of
 from tests.oracles.batch import random_batch
-from tests.oracles.episode_level import agpo_adaptive, dppo, max_rl
+from tests.oracles.episode_level import agpo_adaptive, dppo, maxrl
 from tests.oracles.turn_level import graphgpo, milegpo, ppo, starpo_s
 
 ORACLES = Path(__file__).parents[1] / "oracles"
@@ -25,11 +25,11 @@ PAPERS = {
 OTHERS = {
     "gspo_token": ("gspo.advantages", "gspo.token_loss"),
     "reinforce_plus_plus": ("reinforce.advantages", "reinforce.loss"),
-    "reinforce_baseline": ("reinforce.baseline_advantages", "reinforce.loss"),
+    "reinforce_plus_plus_baseline": ("reinforce.baseline_advantages", "reinforce.loss"),
     "optimal_token_baseline": ("token_baseline.advantages", "token_baseline.loss"),
     "graph_value": ("graph_value.advantages", "gagpo.loss"),
     "graph_sum": ("graph_sum.advantages", "gagpo.loss"),
-    "ppo_token": ("ppo.advantages", "ppo.loss"),
+    "ppo": ("ppo.advantages", "ppo.loss"),
 }
 """Algorithms whose oracles are not the functions ``advantages`` and ``loss`` of the module of their name."""
 SEEDS = range(3)
@@ -83,7 +83,7 @@ OPTIONS = [
     ("gagpo", {"norm": "none"}),
     ("gagpo", {"norm": "state"}),
     ("gagpo", {"norm": "scale_only"}),
-    ("gagpo", {"trajectory_weight": 0.5}),
+    ("gagpo", {"episode_weight": 0.5}),
     ("gagpo", {"leave_one_out": True}),
     ("gagpo", {"leave_one_out": True, "norm": "none", "lam": 1.0}),
     ("gagpo", {"proxy": "outcome"}),
@@ -111,7 +111,7 @@ OPTIONS = [
     ("agpo_asymmetric", {"bonus": 0.0}),
     ("agpo_asymmetric", {"delta": 2.0, "bonus": -0.5}),
     ("reinforce_plus_plus", {"gamma": 0.9}),
-    ("ppo_token", {"gamma": 0.9, "lam": 0.7}),
+    ("ppo", {"gamma": 0.9, "lam": 0.7}),
     ("ppo_turn", {"gamma": 1.0, "lam": 0.0}),
 ]
 
@@ -168,11 +168,11 @@ def test_dppo_token_by_token_in_value_and_gradient(divergence, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_max_rl_matches_the_derived_estimator(seed):
     batch = random_batch(seed)
-    mine = flat(max_rl.advantages(batch))
+    mine = flat(maxrl.advantages(batch))
     derived = {}
     for group in {episode.group for episode in batch}:
         members = [episode for episode in batch if episode.group == group]
-        weights = max_rl.score_weights([float(episode.success) for episode in members])
+        weights = maxrl.score_weights([float(episode.success) for episode in members])
         derived |= {id(episode): len(members) * w for episode, w in zip(members, weights, strict=True)}
     expected = [derived[id(episode)] for episode in batch for turn in episode.turns for _ in turn.new]
     assert mine == pytest.approx(expected)

@@ -78,7 +78,7 @@ def _flood(env: str, kwargs: dict[str, Any], count: int, rng: random.Random) -> 
     tally, begin = Tally(f"actions in {env}"), time.monotonic()
     tasks = next(ids for split in ("train", "test") if (ids := make_env(env, kwargs).tasks(split).ids))
     sent: dict[int, str] = {}
-    with WorkerPool(env, kwargs, workers=1, step_deadline=20.0, max_restarts=0, memory_limit_mb=2048) as pool:
+    with WorkerPool(env, kwargs, workers=1, step_timeout=20.0, max_restarts=0, memory_limit_mb=2048) as pool:
         for slot in range(32):
             pool.reset(slot, rng.choice(tasks), seed=slot)
         while sum(tally.counts.values()) < count:

@@ -25,7 +25,7 @@ from tests.hard.small_run import make_model, make_run, write_settings
 PLAN: dict[str, dict[str, Any]] = {
     "training": {"iterations": 6, "save_every": 2},
     "rollout": {"workers": 1},
-    "evaluation": {"every": 1, "tries": 8},  # most of a run's time, so that many a signal comes in one
+    "evaluation": {"every": 1, "episodes_per_task": 8},  # most of a run's time, so that many a signal comes in one
 }
 SIGNALS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 143, signal.SIGINT: 130}
 """The signals, and the exit status of a run that one ends."""

@@ -15,10 +15,10 @@ from tests.gagpo.conftest import CORRIDOR
 
 SETTINGS: dict[str, Any] = {
     **CORRIDOR,
-    "rollout": {"tasks": 2, "samples": 4, "max_tokens": 3, "workers": 0},
+    "rollout": {"tasks": 2, "group_size": 4, "max_tokens": 3, "workers": 0},
     "algorithm": {"preset": "apmpo", "kl": {"coefficient": 0.0}},  # its controllers have a state to keep
     "optimizer": {"learning_rate": 2e-3},
-    "training": {"iterations": 2, "save_every": 1, "keep_episodes": 1},
+    "training": {"iterations": 2, "save_every": 1, "save_episodes_every": 1},
     "evaluation": {"splits": ["test"], "temperature": 1.0, "tasks": 2},
     "sft": {**CORRIDOR["sft"], "episodes": 20, "steps": 50, "batch": 16},
 }

@@ -37,11 +37,11 @@ CONFIG = {
     "name": "real",
     "model": NAME,
     "environment": {"id": "gagpo/ALFWorld-v0", "kwargs": GAMES},
-    "rollout": {"tasks": 2, "samples": 2, "max_tokens": 8},
-    "invalid_penalty": 0.1,  # few episodes succeed after ten steps of SFT: refused actions are what is learned from
+    "rollout": {"tasks": 2, "group_size": 2, "max_tokens": 8},
+    "invalid_action_penalty": 0.1,  # few episodes succeed after ten steps of SFT: refused actions are what is learned from
     "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
     "optimizer": {"learning_rate": 1e-4},
-    "training": {"iterations": 2, "save_every": 1, "microbatch_tokens": 1024, "average": False, "best": None},
+    "training": {"iterations": 2, "save_every": 1, "microbatch_tokens": 1024, "ema": False, "best_metric": None},
     "evaluation": {"splits": ["valid_unseen"], "tasks": 2, "before": False},
 }
 
@@ -59,7 +59,7 @@ def taught(folder, tmp_path_factory):
     """The model after ten steps of SFT."""
     place = tmp_path_factory.mktemp("taught")
     (place / "sft.yaml").write_text(yaml.safe_dump({**CONFIG, "model": str(place / "model")}))
-    changes = [f"sft.base={NAME}", "sft.steps=10", "sft.batch=4", "sft.episodes=40", "training.precision=bfloat16"]
+    changes = [f"sft.base_model={NAME}", "sft.steps=10", "sft.batch=4", "sft.episodes=40", "training.dtype=bfloat16"]
     return sft(load(place / "sft.yaml", changes), quiet=True)
 
 

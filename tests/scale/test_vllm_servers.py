@@ -23,7 +23,7 @@ pytest.importorskip("vllm", reason="an optional extra: pip install 'gagpo[vllm-c
 pytestmark = pytest.mark.slow
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
-PATIENCE = {"silence": 60.0, "deadline": 1800.0, "start_deadline": 3600.0}
+PATIENCE = {"health_timeout": 60.0, "timeout": 1800.0, "start_timeout": 3600.0}
 """Seconds that only end a test which hangs. The first answer of a server compiles: minutes on a busy machine."""
 
 
@@ -86,12 +86,12 @@ def follows_five_updates(engine, folder):
     assert max(worst) < 1e-4
 
 
-def play(engine, count, on_finish=None, lockstep=False, temperature=0.0, max_turns=8):
+def play(engine, count, on_finish=None, deterministic=False, temperature=0.0, max_turns=8):
     kwargs = {"max_turns": max_turns}
     agent = language_agent(engine, make_env(CORRIDOR, kwargs), Sampling(temperature, 4))
     jobs = group_jobs([f"door-{door:02d}" for door in range(8)], count // 8, seed=3)
     with WorkerPool(CORRIDOR, kwargs, workers=0) as pool:
-        episodes, _ = rollout(agent, pool, jobs, concurrency=16, lockstep=lockstep, on_finish=on_finish)
+        episodes, _ = rollout(agent, pool, jobs, concurrency=16, deterministic=deterministic, on_finish=on_finish)
         return episodes, pool.counters
 
 
@@ -102,8 +102,8 @@ def said(episodes):
 def test_greedy_episodes_are_those_of_the_engine_in_this_process(tied):
     here = make_engine("transformers", tied.model, tied.tokenizer)
     expected = said(play(here, 16)[0])
-    for lockstep in (True, False):
-        assert said(play(tied, 16, lockstep=lockstep)[0]) == expected
+    for deterministic in (True, False):
+        assert said(play(tied, 16, deterministic=deterministic)[0]) == expected
     assert tied.measures()["engine_servers"] == 2 and tied.counters["again"] == 0
 
 

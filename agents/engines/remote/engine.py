@@ -46,12 +46,12 @@ class VLLMServerEngine(ModelEngine):
     replicas: number of servers that each rank starts on its own machine instead; 1 if None.
     placement: ``separate`` servers have their own devices and run during the update; a ``colocated`` one shares the
         rank's device and frees it in :meth:`sleep`. By default ``colocated`` on a GPU if ``gpus`` names none.
-    gpus, gpus_each: numbers of the GPUs for separate servers, and GPUs per server.
+    gpus, tensor_parallel_size: numbers of the GPUs for separate servers, and GPUs per server.
     folder: where weights pass through as files; servers on other machines must see it under the same name.
     logs: folder for the logs of own servers.
-    deadline: seconds for one response, and for each step of an update.
-    silence: seconds without a healthy answer after which a server is given up.
-    start_deadline: seconds for a server to start.
+    timeout: seconds for one response, and for each step of an update.
+    health_timeout: seconds without a healthy answer after which a server is given up.
+    start_timeout: seconds for a server to start.
     start_with: starts a server.
     place: the rank of this process, by default from torchrun's variables.
     read: for a sharded policy, see :class:`gagpo.agents.engines.parity.ParityCheck`.
@@ -71,12 +71,12 @@ class VLLMServerEngine(ModelEngine):
         replicas: int | None = None,
         placement: Literal["separate", "colocated"] | None = None,
         gpus: Sequence[int] = (),
-        gpus_each: int = 1,
+        tensor_parallel_size: int = 1,
         folder: str | None = None,
         logs: str | None = None,
-        deadline: float = 600.0,
-        silence: float = 30.0,
-        start_deadline: float = 900.0,
+        timeout: float = 600.0,
+        health_timeout: float = 30.0,
+        start_timeout: float = 900.0,
         start_with: Callable[[ServerPlan, Path], Server] = Server,
         place: Rank | None = None,
         read: PolicyReader | None = None,
@@ -84,11 +84,11 @@ class VLLMServerEngine(ModelEngine):
         super().__init__(model, tokenizer, max_length, dtype or name_of(next(model.parameters()).dtype))
         self.device = read.device if read else self.device
         place = place or Rank.of(os.environ)
-        waits = {"deadline": deadline, "silence": silence, "start_deadline": start_deadline}
+        waits = {"timeout": timeout, "health_timeout": health_timeout, "start_timeout": start_timeout}
         for name, seconds in waits.items():
             if not 0 < seconds < float("inf"):
                 raise InvalidArgument(f"engine.options.{name} must be positive seconds, got {seconds}")
-        options = {"placement": placement, "urls": urls, "gpus": gpus, "gpus_each": gpus_each}
+        options = {"placement": placement, "urls": urls, "gpus": gpus, "tensor_parallel_size": tensor_parallel_size}
         placement = placement or ("colocated" if is_colocated(options, self.device.type) else "separate")
         require_one_gpu(options | {"placement": placement})
         if urls and replicas:
@@ -103,7 +103,7 @@ class VLLMServerEngine(ModelEngine):
         self._temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
         config_folder = Path(self._temporary.name) / "config"
         config_of(model).save_pretrained(str(config_folder))
-        self._own = StartedServers(RESTARTS, start_deadline)
+        self._own = StartedServers(RESTARTS, start_timeout)
         self._closing = [self._temporary.cleanup, self._own.close]
         self._close = weakref.finalize(self, _close_all, self._closing)
         try:
@@ -118,13 +118,13 @@ class VLLMServerEngine(ModelEngine):
                     memory=memory,
                     sleeps=placement == "colocated",
                 )
-                plans = plan_servers(plan, replicas, placement, gpus, gpus_each, self.device, place)
+                plans = plan_servers(plan, replicas, placement, gpus, tensor_parallel_size, self.device, place)
                 folder_of_logs = Path(logs or self._temporary.name)
                 files = (folder_of_logs / f"server-{place.rank}-{number}.log" for number in range(len(plans)))
                 self._own.start(map(start_with, plans, files))
             addresses = [server.url for server in self._own.all] or share_of(urls, place)
             recover = self._recover if self._own.all else None
-            self._router = ReplicaRouter(addresses, deadline=deadline, silence=silence, recover=recover)
+            self._router = ReplicaRouter(addresses, deadline=timeout, health_timeout=health_timeout, recover=recover)
             self.counters: Mapping[str, int] = vars(self._router.counters)
             self._closing.append(self._router.close)
             self.load_weights(read.tensors(self.dtype) if read else named_tensors(model))

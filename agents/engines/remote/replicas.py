@@ -33,7 +33,7 @@ LOG = logging.getLogger("gagpo")
 
 MOST_FAULTS = 3  # in a row, after which a server is given up
 MOST_TRIES = 8  # of one request, at all servers
-CHECKS = 3  # health checks of a server within the allowed silence
+CHECKS = 3  # health checks of a server within the allowed health_timeout
 
 NEW = "it has no weights yet"
 
@@ -96,7 +96,7 @@ class ReplicaRouter:
     """The servers by number, and the requests under way at them.
 
     deadline: seconds for one response.
-    silence: seconds without a healthy answer after which a server is given up.
+    health_timeout: seconds without a healthy answer after which a server is given up.
     recover: called in the loop if no server is left; admits one again or raises.
     """
 
@@ -105,10 +105,10 @@ class ReplicaRouter:
         urls: Sequence[str],
         *,
         deadline: float,
-        silence: float,
+        health_timeout: float,
         recover: Callable[[], Awaitable[None]] | None = None,
     ):
-        self.deadline, self.silence = deadline, silence
+        self.deadline, self.health_timeout = deadline, health_timeout
         self.counters = ServerCounters()
         self.terms: Terms | None = None  # set when weights have been sent
         self._recover = recover
@@ -167,7 +167,7 @@ class ReplicaRouter:
     def is_healthy(self, number: int) -> bool:
         """Whether a server reports that it is healthy, in use or not."""
         try:
-            self.run(self.all[number].client.healthy(self.silence))
+            self.run(self.all[number].client.healthy(self.health_timeout))
         except ReplicaError:
             return False
         return True
@@ -285,7 +285,7 @@ class ReplicaRouter:
             await self._give_up(replica, fault)
         elif isinstance(fault, ReplicaUnreachable):
             try:
-                await replica.client.healthy(self.silence)
+                await replica.client.healthy(self.health_timeout)
             except ReplicaError as error:
                 await self._give_up(replica, error)
 
@@ -326,16 +326,18 @@ class ReplicaRouter:
         replica.client = Client(url, self.deadline)
 
     async def _monitor(self, replica: Replica) -> None:
-        """Give the server up after ``silence`` seconds without a healthy answer."""
+        """Give the server up after ``health_timeout`` seconds without a healthy answer."""
         heard = asyncio.get_running_loop().time()
         while replica.alive:
-            await asyncio.sleep(self.silence / CHECKS)
+            await asyncio.sleep(self.health_timeout / CHECKS)
             try:
-                await replica.client.healthy(self.silence / CHECKS)
+                await replica.client.healthy(self.health_timeout / CHECKS)
                 heard = asyncio.get_running_loop().time()
             except ReplicaError as error:
-                if asyncio.get_running_loop().time() - heard >= self.silence:
-                    await self._give_up(replica, ReplicaTimeout(f"it was silent for {self.silence:g} s: {error}"))
+                if asyncio.get_running_loop().time() - heard >= self.health_timeout:
+                    await self._give_up(
+                        replica, ReplicaTimeout(f"it was silent for {self.health_timeout:g} s: {error}")
+                    )
 
     async def _close(self) -> None:
         await self._drop(list(self._tasks))

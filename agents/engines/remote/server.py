@@ -230,12 +230,12 @@ class Server:
 
 
 class StartedServers:
-    """The servers that an engine has started. restarts: most in an hour; start_deadline: seconds for one to start."""
+    """The servers that an engine has started. restarts: most in an hour; start_timeout: seconds for one to start."""
 
-    def __init__(self, restarts: int, start_deadline: float):
+    def __init__(self, restarts: int, start_timeout: float):
         self.all: list[Server] = []
         self.budget = RestartBudget(restarts)
-        self._start_deadline = start_deadline
+        self._start_timeout = start_timeout
         self._left_out: set[int] = set()  # servers beyond the budget
 
     def start(self, servers: Iterable[Server]) -> None:
@@ -245,7 +245,7 @@ class StartedServers:
         for server in self.all:
             server.start()
         for server in self.all:
-            server.wait(self._start_deadline)
+            server.wait(self._start_timeout)
 
     def restart(self, number: int) -> bool:
         """Restart a server; returns False if that fails or the budget is used up."""
@@ -258,7 +258,7 @@ class StartedServers:
         server = self.all[number]
         try:
             server.start()
-            server.wait(self._start_deadline)
+            server.wait(self._start_timeout)
         except ModelError as error:
             LOG.warning("a vLLM server could not be started again: %s", ascii_only(str(error)))
             return False

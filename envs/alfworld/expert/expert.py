@@ -1,6 +1,6 @@
 """An expert that knows only what an agent sees.
 
-It observes every turn, whoever acts, so it can take over in any situation. A hasty expert skips steps of the task: it
+It observes every turn, whoever acts, so it can take over in any situation. An imperfect expert skips steps of the task: it
 delivers objects untreated, brings one where two are wanted, and turns on the lamp with empty hands. An orderly expert
 searches type by type in the order of the room's description, which takes about as many turns as searching the most
 promising place first and is much easier to imitate.
@@ -36,17 +36,17 @@ class Expert:
     """
 
     def __init__(
-        self, introduction: str, admissible: Sequence[str] | None = None, hasty: bool = False, orderly: bool = False
+        self, introduction: str, admissible: Sequence[str] | None = None, imperfect: bool = False, orderly: bool = False
     ):
         self.memory = Memory(introduction)
         self.goal = read_goal(self.memory.task, {kind_of(name) for name in self.memory.receptacles})
         self._admissible = None if admissible is None else set(admissible)
         self._old_verb = False  # games before 0.4: "put mug 1 in/on shelf 1", and "You arrive at loc 12."
         self._tried = ""  # a command to put something down that was not answered yet
-        self._hasty = hasty
+        self._imperfect = imperfect
         self._orderly = orderly
         self.mixed = False  # treated objects may lie in the target's type; else an orderly search ends there
-        self.finished = False  # a hasty expert believes that the task is solved
+        self.finished = False  # an imperfect expert believes that the task is solved
 
     @property
     def understood(self) -> bool:
@@ -63,11 +63,11 @@ class Expert:
         self._old_verb |= observation.startswith("You arrive at loc ")
         self._tried = ""
         self.memory.learn(action, observation, admissible)
-        if self._hasty and observation != NOTHING_HAPPENS and self.goal is not None:
+        if self._imperfect and observation != NOTHING_HAPPENS and self.goal is not None:
             self.finished = self.finished or self._finishes(action, self.goal)
 
     def next_action(self) -> str | None:
-        """The next action: ``look`` without a better idea, None when a hasty expert believes the task is solved."""
+        """The next action: ``look`` without a better idea, None when an imperfect expert believes the task is solved."""
         if self.finished:
             return None
         action = "look" if self.goal is None else self._pursue(self.goal)
@@ -79,7 +79,7 @@ class Expert:
             if kind_of(memory.holding) == goal.wanted:
                 return self._use_held(goal, memory.holding)
             return self._clear_hands()
-        if self._hasty and goal.operation == "light":
+        if self._imperfect and goal.operation == "light":
             return self._light(goal)
         settled = self._settled(goal)
         candidates = [name for name in memory.seen(goal.wanted) if name not in settled]
@@ -99,7 +99,7 @@ class Expert:
         memory = self.memory
         if goal.operation == "light":
             return self._light(goal)
-        if not self._hasty and goal.operation in _TOOLS and goal.operation not in memory.done.get(held, ()):
+        if not self._imperfect and goal.operation in _TOOLS and goal.operation not in memory.done.get(held, ()):
             tool = next((name for name in reversed(memory.receptacles) if kind_of(name) == _TOOLS[goal.operation]), "")
             if not tool:
                 return "look"  # the room lacks the appliance, so the task cannot be solved
@@ -113,7 +113,7 @@ class Expert:
         return self._reach(self.memory.where(lamps[0]), open_it=False) or f"use {lamps[0]}"
 
     def _finishes(self, action: str, goal: HouseholdGoal) -> bool:
-        """Whether ``action``, which had an effect, looks like the last one to a hasty expert."""
+        """Whether ``action``, which had an effect, looks like the last one to an imperfect expert."""
         if goal.operation == "light":
             return action.startswith("use ")
         moved = re.fullmatch(r"(?:move|put) (\S+) \d+ (?:to|in/on) (\S+) \d+", action)

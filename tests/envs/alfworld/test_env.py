@@ -78,7 +78,7 @@ def test_the_expert_wins_every_task(env: ALFWorldEnv) -> None:
 
 
 def test_a_hasty_expert_wins_only_simple_placing_tasks() -> None:
-    env = make(expert="hasty")
+    env = make(expert="imperfect")
     for task in env.tasks("train"):
         _, info = env.reset(options={"task": task.id})
         actions: list[str] = []
@@ -90,7 +90,7 @@ def test_a_hasty_expert_wins_only_simple_placing_tasks() -> None:
         assert actions[-1].startswith("use" if "light" in task.type else "move") and len(actions) < env.max_turns
         assert not any(action.startswith(("clean", "heat", "cool")) for action in actions)
     env.close()
-    with pytest.raises(ValueError, match='choose False, True, "hasty"'):
+    with pytest.raises(ValueError, match='choose False, True, "imperfect"'):
         make(expert="lazy")
 
 

@@ -30,7 +30,7 @@ def kwargs(tmp_path):
         row = {"question": f"What is {number} + 7?", "answer": number + 7, "calls": calls}
         rows.append({**row, "id": f"sum-{number}", "split": "test" if number > 3 else "train"})
     (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    return {"command": COMMAND, "tasks": str(tmp_path / "sums.jsonl"), "start_seconds": 60.0, "call_seconds": 30.0}
+    return {"command": COMMAND, "tasks": str(tmp_path / "sums.jsonl"), "start_timeout": 60.0, "call_timeout": 30.0}
 
 
 def said(name, **arguments):
@@ -120,7 +120,7 @@ def test_rows_that_are_none_are_named(tmp_path, words):
 def test_arguments_that_make_no_sense_are_named(kwargs, tmp_path):
     for changes, words in (
         ({"command": ""}, "command must be a program"),
-        ({"call_seconds": 0}, "call_seconds must be"),
+        ({"call_timeout": 0}, "call_timeout must be"),
         ({"tasks": str(tmp_path)}, "cannot be read"),
         ({"environment": "HOME, NO_SUCH_KEY"}, "the variable 'NO_SUCH_KEY' is not set"),
         ({"environment": [3]}, "the variable 3 is not set"),
@@ -134,7 +134,7 @@ def test_a_server_from_a_package_index_is_played(tmp_path):
     calls = [{"name": "calculate", "arguments": {"expression": "12 * 12"}}]
     row = {"question": "What is 12 * 12?", "answer": 144, "id": "square", "split": "train", "calls": calls}
     (tmp_path / "q.jsonl").write_text(json.dumps(row))
-    kwargs = {"command": "python -m mcp_server_calculator", "tasks": str(tmp_path / "q.jsonl"), "start_seconds": 60.0}
+    kwargs = {"command": "python -m mcp_server_calculator", "tasks": str(tmp_path / "q.jsonl"), "start_timeout": 60.0}
     env = make_env("gagpo/MCP-v0", {**kwargs, "expert": True})
     _, info = env.reset(options={"task": "square"})
     observation, *_, info = env.step(info["expert_action"])

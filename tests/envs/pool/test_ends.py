@@ -26,7 +26,7 @@ import sys, time
 import gagpo.envs.pool.link
 from gagpo.envs.pool import WorkerPool
 gagpo.envs.pool.link.CLOSE_SECONDS = 0.3
-pool = WorkerPool("tests.envs.faulty:gagpo-test/Faulty-v0", workers=2, step_deadline=1000)
+pool = WorkerPool("tests.envs.faulty:gagpo-test/Faulty-v0", workers=2, step_timeout=1000)
 for slot in range(4):
     pool.reset(slot, "quiet", seed=slot)
 events = []

@@ -74,7 +74,7 @@ def test_a_worker_killed_from_outside_while_its_episodes_wait_for_actions() -> N
 
 
 def test_a_stopped_worker_is_replaced_at_its_deadline() -> None:
-    with WorkerPool(FAULTY, workers=2, step_deadline=1.0) as pool:
+    with WorkerPool(FAULTY, workers=2, step_timeout=1.0) as pool:
         first = start(pool, 4)
         victim = worker_of(first[0])
         os.kill(victim, signal.SIGSTOP)
@@ -90,7 +90,7 @@ def test_a_stopped_worker_is_replaced_at_its_deadline() -> None:
 
 @pytest.mark.parametrize("fault", ["spin", "stop"])
 def test_an_environment_that_never_answers_harms_only_its_own_episode(fault: str) -> None:
-    with WorkerPool(FAULTY, workers=1, step_deadline=0.7, max_restarts=1) as pool:
+    with WorkerPool(FAULTY, workers=1, step_timeout=0.7, max_restarts=1) as pool:
         first = start(pool, 3)
         pool.step(0, "look")
         pool.step(1, fault)
@@ -111,7 +111,7 @@ def test_an_environment_that_never_answers_harms_only_its_own_episode(fault: str
 
 
 def test_answers_that_are_ready_do_not_wait_for_a_slow_one() -> None:
-    with WorkerPool(FAULTY, workers=1, step_deadline=PATIENCE) as pool:
+    with WorkerPool(FAULTY, workers=1, step_timeout=PATIENCE) as pool:
         start(pool, 3)
         pool.step(0, "look")
         pool.step(1, "sleep")
@@ -121,7 +121,7 @@ def test_answers_that_are_ready_do_not_wait_for_a_slow_one() -> None:
 
 
 def test_a_queue_of_steps_each_within_its_deadline_is_no_hang() -> None:
-    with WorkerPool(FAULTY, workers=1, step_deadline=2.0) as pool:
+    with WorkerPool(FAULTY, workers=1, step_timeout=2.0) as pool:
         start(pool, 8)
         for slot in range(8):
             pool.step(slot, "nap 0.4")  # 3.2 s together
@@ -130,7 +130,7 @@ def test_a_queue_of_steps_each_within_its_deadline_is_no_hang() -> None:
 
 
 def test_a_caller_that_is_away_longer_than_the_deadline_finds_its_answers() -> None:
-    with WorkerPool(FAULTY, workers=1, step_deadline=0.5) as pool:
+    with WorkerPool(FAULTY, workers=1, step_timeout=0.5) as pool:
         start(pool, 2)
         for slot in range(2):
             pool.step(slot, "nap 0.2")
@@ -217,7 +217,7 @@ def test_a_fork_of_the_environment_does_not_answer_for_the_worker() -> None:
 
 
 def test_the_end_of_a_worker_is_seen_although_a_fork_of_it_lives_on() -> None:
-    with WorkerPool(FAULTY, workers=1, step_deadline=1000, max_restarts=0) as pool:
+    with WorkerPool(FAULTY, workers=1, step_timeout=1000, max_restarts=0) as pool:
         first = start(pool, 1)
         pool.step(0, "orphan")
         (event,) = answers(pool, 1).values()
@@ -240,7 +240,7 @@ def test_an_episode_that_bursts_the_memory_limit_is_charged_and_the_others_live(
 
 
 def test_children_count_towards_the_memory_limit_of_their_worker() -> None:
-    with WorkerPool(FAULTY, workers=2, step_deadline=1000, max_restarts=0, memory_limit_mb=256) as pool:
+    with WorkerPool(FAULTY, workers=2, step_timeout=1000, max_restarts=0, memory_limit_mb=256) as pool:
         first = start(pool, 2)
         pool.step(0, "brood")
         pool.step(1, "look")
@@ -251,7 +251,7 @@ def test_children_count_towards_the_memory_limit_of_their_worker() -> None:
 
 
 def test_the_memory_of_children_is_watched_while_the_pool_is_busy() -> None:
-    with WorkerPool(FAULTY, workers=1, step_deadline=1000, max_restarts=0, memory_limit_mb=256) as pool:
+    with WorkerPool(FAULTY, workers=1, step_timeout=1000, max_restarts=0, memory_limit_mb=256) as pool:
         start(pool, 1)
         pool.step(0, "brood")
         end = time.monotonic() + PATIENCE
@@ -282,7 +282,7 @@ def escaped(pool: Pool) -> int:
 
 @pytest.mark.parametrize("end", ["crash", "close", "sleep"])
 def test_what_an_environment_started_ends_with_its_worker_even_in_a_session_of_its_own(end: str) -> None:
-    with WorkerPool(FAULTY, workers=2, step_deadline=2.0) as pool:
+    with WorkerPool(FAULTY, workers=2, step_timeout=2.0) as pool:
         start(pool, 2)
         stray = escaped(pool)
         pool.step(1, "look")
@@ -298,7 +298,7 @@ def test_what_an_environment_started_ends_with_its_worker_even_in_a_session_of_i
 
 @pytest.mark.parametrize("fault", ["crash", "sleep", "raise"])
 def test_a_fault_at_the_reset_is_retried_and_then_given_up(fault: str) -> None:
-    with WorkerPool(FAULTY, workers=2, max_restarts=2, reset_deadline=0.7) as pool:
+    with WorkerPool(FAULTY, workers=2, max_restarts=2, reset_timeout=0.7) as pool:
         pool.reset(0, f"at-reset:{fault}", seed=0)
         pool.reset(1, "quiet", seed=1)
         events = answers(pool, 2)
@@ -336,7 +336,7 @@ def test_an_environment_that_cannot_be_built_is_one_clear_error(kwargs: dict[str
 
 def test_a_constructor_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gagpo.envs.pool.pool.START_SECONDS", 0.5)
-    with WorkerPool(FAULTY, {"broken": "sleep"}, workers=1, reset_deadline=0.5, max_restarts=1) as pool:
+    with WorkerPool(FAULTY, {"broken": "sleep"}, workers=1, reset_timeout=0.5, max_restarts=1) as pool:
         pool.reset(0, "quiet")
         with pytest.raises(EnvironmentBroken, match="more than"):
             answers(pool, 1)
@@ -365,7 +365,7 @@ def corridor(workers: int, kills: int) -> tuple[dict[int, list[str]], Pool]:
     """The observations of 60 corridor episodes, while ``kills`` workers are killed or stopped on the way."""
     rng = random.Random(kills)
     played: dict[int, list[str]] = {slot: [] for slot in range(60)}
-    with WorkerPool(CORRIDOR, workers=workers, step_deadline=1.0, reset_deadline=1.0, max_restarts=1000) as pool:
+    with WorkerPool(CORRIDOR, workers=workers, step_timeout=1.0, reset_timeout=1.0, max_restarts=1000) as pool:
         for slot in played:
             pool.reset(slot, f"door-{slot % 8:02d}", seed=slot)
         seen, running = 0, len(played)

@@ -196,8 +196,8 @@ def test_misuse_is_refused_with_the_reason(workers: int) -> None:
     [
         ({"workers": -1}, "must not be negative"),
         ({"max_restarts": -1}, "must not be negative"),
-        ({"step_deadline": 0}, "positive seconds"),
-        ({"reset_deadline": float("nan")}, "positive seconds"),
+        ({"step_timeout": 0}, "positive seconds"),
+        ({"reset_timeout": float("nan")}, "positive seconds"),
         ({"env_kwargs": {"max_turns": object()}}, "env_kwargs['max_turns'] holds object"),
     ],
 )

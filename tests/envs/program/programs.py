@@ -42,7 +42,7 @@ def running(folder, source, rows=("a",), deadline=PATIENCE, **kwargs):
     rows = [{"split": "train", **(row if isinstance(row, dict) else {"id": row})} for row in rows]
     (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     kwargs = {"command": f"python {folder}/program.py", "tasks": str(folder / "tasks.jsonl"), **kwargs}
-    with open_pool("gagpo/Program-v0", kwargs, step_deadline=deadline, reset_deadline=deadline) as pool:
+    with open_pool("gagpo/Program-v0", kwargs, step_timeout=deadline, reset_timeout=deadline) as pool:
         yield pool
 
 

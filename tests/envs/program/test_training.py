@@ -95,18 +95,18 @@ async def play(task, client):
 """
 
 
-@pytest.mark.parametrize("lockstep", [True, False])
-def test_requests_that_no_template_renders_are_answered_and_the_run_goes_on(tmp_path, monkeypatch, tiny, lockstep):
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_requests_that_no_template_renders_are_answered_and_the_run_goes_on(tmp_path, monkeypatch, tiny, deterministic):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / f"broken_{lockstep}.py").write_text(BROKEN)
+    (tmp_path / f"broken_{deterministic}.py").write_text(BROKEN)
     (tmp_path / "tasks.jsonl").write_text('{"id": "a", "split": "train"}\n{"id": "b", "split": "train"}\n')
-    kwargs = {"agent": f"broken_{lockstep}:play", "tasks": "tasks.jsonl"}
+    kwargs = {"agent": f"broken_{deterministic}:play", "tasks": "tasks.jsonl"}
     model, tokenizer = tiny
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
     env = make_env("gagpo/Program-v0", kwargs)
     agent = language_agent(TransformersEngine(model, tokenizer), env, Sampling(1.0, 4))
     with open_pool("gagpo/Program-v0", kwargs) as pool:
-        episodes, _ = rollout(agent, pool, group_jobs(["a", "b"], 2, seed=1), lockstep=lockstep)
+        episodes, _ = rollout(agent, pool, group_jobs(["a", "b"], 2, seed=1), deterministic=deterministic)
     assert [(e.outcome, e.reward, len(e.turns), e.info["refused"]) for e in episodes] == [("terminated", 1.0, 2, 2)] * 4
 
 

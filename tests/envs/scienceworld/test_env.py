@@ -111,11 +111,11 @@ def test_a_small_model_trains_on_it(tmp_path: Path) -> None:
             "id": "scienceworld",
             "kwargs": {"task_types": "identify-life-stages-2", "max_turns": 20, "simplifications": "easy"},
         },
-        "rollout": {"tasks": 2, "samples": 2, "max_tokens": 8, "workers": 1},
+        "rollout": {"tasks": 2, "group_size": 2, "max_tokens": 8, "workers": 1},
         "algorithm": "gagpo",
         "training": {"iterations": 1},
         "evaluation": {"splits": ["dev"], "tasks": 1},
-        "sft": {"episodes": 3, "steps": 2, "mistakes": 0.0, "model": {"layers": 1, "width": 32}},
+        "sft": {"episodes": 3, "steps": 2, "mistake_rate": 0.0, "model": {"num_layers": 1, "hidden_size": 32}},
     }
     (tmp_path / "run.yaml").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "gagpo", "train", "run.yaml"]

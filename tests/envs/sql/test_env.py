@@ -41,7 +41,7 @@ def test_it_keeps_every_promise():
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_expert_is_right_and_the_hasty_player_mostly_not(kind):
     wins = {}
-    for expert in (True, "hasty"):
+    for expert in (True, "imperfect"):
         env = SQLEnv(expert=expert, types=kind, size=15, test_size=1)
         wins[expert] = 0
         for task in env.tasks("train"):
@@ -53,7 +53,7 @@ def test_the_expert_is_right_and_the_hasty_player_mostly_not(kind):
                 over = terminated or truncated
             wins[expert] += info["success"]
         env.close()
-    assert wins[True] == 15 and wins["hasty"] < 8
+    assert wins[True] == 15 and wins["imperfect"] < 8
 
 
 def test_a_session_by_hand():

@@ -31,21 +31,21 @@ def episode(env, task):
 
 
 def test_it_buys_a_fitting_product_without_knowing_the_goal():
-    env = make(shopper="browsing", expert=True)
+    env = make(expert_mode="browsing", expert=True)
     ends = [episode(env, task) for task in env.tasks("validation").ids[:30]]
     assert sum(bool(info["success"]) for *_, info in ends) >= 28
     assert any(len(opened) > 2 for opened, *_ in ends)  # it did have to go back
 
 
 def test_it_opens_the_results_one_after_the_other():
-    env = make(shopper="browsing", expert=True)
+    env = make(expert_mode="browsing", expert=True)
     for task in env.tasks("validation").ids[:40]:
         opened, results, _ = episode(env, task)
         assert opened == list(results[: len(opened)])
 
 
 def test_the_knowing_expert_opens_only_the_goal_product():
-    knowing, browsing = make(expert=True), make(shopper="browsing", expert=True)
+    knowing, browsing = make(expert=True), make(expert_mode="browsing", expert=True)
     counts = [
         (len(episode(knowing, task)[0]), len(episode(browsing, task)[0]))
         for task in knowing.tasks("validation").ids[:40]
@@ -54,12 +54,12 @@ def test_the_knowing_expert_opens_only_the_goal_product():
 
 
 def test_a_hasty_one_takes_the_first():
-    env = make(shopper="browsing", expert="hasty")
+    env = make(expert_mode="browsing", expert="imperfect")
     opened, _, info = episode(env, env.tasks("validation").ids[0])
     assert len(opened) == 1 and info["bought"]
 
 
 def test_the_shopper_is_immaterial():
-    assert type(make()).material({}) == type(make()).material({"shopper": "browsing"})
+    assert type(make()).material({}) == type(make()).material({"expert_mode": "browsing"})
     with pytest.raises(InvalidArgument, match="must be 'knowing' or 'browsing', got 'odd'"):
-        make(shopper="odd")
+        make(expert_mode="odd")

@@ -50,7 +50,7 @@ def test_the_expert_buys_the_goal_product_with_its_options(goals):
 
 
 def test_a_hasty_buyer_finds_the_product_and_takes_it_as_it_is():
-    env = make(expert="hasty")
+    env = make(expert="imperfect")
     rewards = []
     for task in env.tasks("test").ids[:120]:
         actions, _, reward, info = expert_episode(env, task)

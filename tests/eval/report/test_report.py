@@ -64,7 +64,7 @@ def test_everything_of_the_run_is_on_the_page(tmp_path, make_run):
         "of the groups have no advantage",
         "exact McNemar",
         "pick_heat_",
-        "coverage",
+        "repeated_states",
         "zero_ groups",  # the name may wrap
         "clip_ fraction",
         "grad_ norm",

@@ -16,7 +16,13 @@ def write_groups(folder: Path, iterations: int = 3, groups: int = 4, tries: int 
     (folder / "episodes").mkdir(parents=True)
     with (folder / "metrics.jsonl").open("w") as metrics:
         for i in range(1, iterations + 1):
-            row = {"iteration": i, "success_rate": 0.2 + 0.1 * i, "coverage": 0.9, "zero_groups": 0.1, "mean_turns": 3}
+            row = {
+                "iteration": i,
+                "success_rate": 0.2 + 0.1 * i,
+                "repeated_states": 0.9,
+                "zero_advantage_groups": 0.1,
+                "mean_turns": 3,
+            }
             metrics.write(json.dumps(row) + "\n")
             records = [
                 record(f"task {group}{text}", group, sample, f"kind {group % 2}{text}", text)

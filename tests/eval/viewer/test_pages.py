@@ -380,7 +380,7 @@ def test_charts_are_as_wide_as_the_page_and_their_axes_are_legible(tmp_path, mak
     for beside, _, legible, texts in found:
         rows_named = [text for text in texts if "%" in text] or texts
         assert beside > 0.98 and legible and len(set(rows_named)) == len(rows_named), texts
-    assert "(mismatch_kl)" in pages.text and "(zero_groups)" in pages.text
+    assert "(mismatch_kl)" in pages.text and "(zero_advantage_groups)" in pages.text
     assert pages.js("return document.documentElement.scrollWidth <= innerWidth")
 
 

@@ -95,7 +95,7 @@ def test_bytes_that_are_not_a_message_end_it(child, data):
 
 @pytest.mark.parametrize(("target", "words"), [("broken", r"it ended \(3\)"), ("mute", r"it took more than 0\.5 s")])
 def test_one_that_does_not_start_says_why(target, words):
-    child = Child(f"{TARGETS}:{target}", name="a worker", start_seconds=0.5 if target == "mute" else 30)
+    child = Child(f"{TARGETS}:{target}", name="a worker", start_timeout=0.5 if target == "mute" else 30)
     with pytest.raises(ChildFailed, match=f"a worker does not start: {words}"):
         child.ask("anything", 30)
     assert child.process is None

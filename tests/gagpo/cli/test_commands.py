@@ -69,7 +69,7 @@ def test_training_begins_with_sft_where_the_model_is_missing(inside, corridor, t
 
 def test_training_takes_arguments_of_the_environment_as_evaluation_does(inside, tmp_path):
     """A model trains on the released games with one command."""
-    done = inside("train", "alfworld-first", "-k", f"games={tmp_path / 'json'}", "--runs", tmp_path)
+    done = inside("train", "alfworld-quickstart", "-k", f"games={tmp_path / 'json'}", "--runs", tmp_path)
     assert done.returncode == 2 and f"there is no folder {tmp_path / 'json'}/train" in done.stderr
 
 
@@ -81,7 +81,7 @@ def test_evaluating_agents_without_a_model(inside, model, tmp_path):
         CORRIDOR,
         "--split",
         "test",
-        "--tries",
+        "--episodes-per-task",
         3,
         "--json",
         "--out",
@@ -200,7 +200,7 @@ def test_an_interrupted_report_is_no_lost_run(inside, corridor, tmp_path, monkey
 
 def test_a_fault_of_ours_shows_its_traceback_and_where_to_report_it(inside, monkeypatch):
     monkeypatch.setattr("gagpo.training.launch.load", lambda *_: {}["weights"])
-    done = inside("train", "alfworld-first")
+    done = inside("train", "alfworld-quickstart")
     assert done.returncode == 1 and "Traceback" in done.stderr and "KeyError: 'weights'" in done.stderr
     assert "CONTRIBUTING.md" in done.stderr.splitlines()[-1]
 
@@ -275,7 +275,7 @@ def test_an_evaluation_that_was_cut_off_goes_on(inside, finished, tmp_path, monk
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Journal, "append", killed)
-    command = ["eval", finished, "--tries", 3, "--out", out, "-q"]
+    command = ["eval", finished, "--episodes-per-task", 3, "--out", out, "-q"]
     assert inside(*command).returncode == 130 and not out.exists()
     done = inside(*command, "--json")
     assert done.returncode == 0, done.stderr
@@ -346,7 +346,7 @@ def test_checking_the_environments_of_a_config(inside, tmp_path, monkeypatch):
     """Each with its own arguments, which the command line changes for all."""
     called = []
     monkeypatch.setattr("gagpo.envs.check.check.check", lambda *arguments, **_: called.append(arguments) or [])
-    done = inside("check", "alfworld-first", "-k", "max_turns=7", "--json")
+    done = inside("check", "alfworld-quickstart", "-k", "max_turns=7", "--json")
     assert done.returncode == 0 and json.loads(done.stdout.splitlines()[-1])["ok"]
     assert inside("check", "mixture").returncode == 0
     assert called[0][0] == "gagpo/ALFWorld-v0" and called[0][1]["max_turns"] == 7 and "size" in called[0][1]

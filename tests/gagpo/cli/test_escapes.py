@@ -67,7 +67,7 @@ def test_files_and_folders(inside, tmp_path):
     (tmp_path / "runs" / EVIL / "config.yaml").write_text(CONFIG)
     require_harmless(inside("list", "--runs", "runs"))
     (run / "metrics.jsonl").write_text(f'{{"iteration": 1}}\n{EVIL}\n')
-    require_harmless(inside("plan", "alfworld-first", "--run", f"{run}{EVIL}", "--gpu-memory", "80"))
+    require_harmless(inside("plan", "alfworld-quickstart", "--run", f"{run}{EVIL}", "--gpu-memory", "80"))
 
 
 def test_an_environment_that_fails(inside, tmp_path):

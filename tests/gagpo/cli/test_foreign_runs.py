@@ -52,7 +52,7 @@ READING = {
     "compare": ["compare", "run", "other"],
     "compare results": ["compare", "run/evals/before-test.json", "run/evals/after-test.json"],
     "export": ["export", "run", "exported"],
-    "plan": ["plan", "alfworld-first", "--gpu-memory", "80", "--run", "run"],
+    "plan": ["plan", "alfworld-quickstart", "--gpu-memory", "80", "--run", "run"],
     "list": ["list", "--runs", "."],
 }
 

@@ -59,7 +59,10 @@ def test_comparing_at_any_k(inside, tmp_path, monkeypatch, columns):
 
 @pytest.mark.parametrize(
     ("value", "complaint"),
-    [("8", "has 4 episodes per task; evaluate it with --tries 8, or choose at most 4"), ("two", "such as 1,8,64")],
+    [
+        ("8", "has 4 episodes per task; evaluate it with --episodes-per-task 8, or choose at most 4"),
+        ("two", "such as 1,8,64"),
+    ],
 )
 @pytest.mark.parametrize("command", ["compare", "report"])
 def test_wrong_k_is_one_line(inside, runs, command, value, complaint):

@@ -27,7 +27,7 @@ def test_shipped_prompts_are_listed_and_printed():
 
 
 def test_a_preview_shows_every_token_once():
-    text = printed("preview", "maths-first", *WALK, "--turns", "2")
+    text = printed("preview", "math-quickstart", *WALK, "--turns", "2")
     first, second = text.split("--- turn 2: the model reads ")
     assert "<|user|>You stand at 15. Go to door 0.<|end|><|assistant|>\n" in first and "prompt plain " in first
     assert ">>>left<|end|><<<\n--- turn 1: the parser reads 'left'" in first and "(the environment's expert)" in first
@@ -35,18 +35,20 @@ def test_a_preview_shows_every_token_once():
 
 
 def test_a_model_that_sft_has_yet_to_make_is_previewed_by_its_base(tmp_path):
-    words = [f"model={tmp_path / 'none'}", "sft.base=starter:maths"]
-    assert "model starter:maths," in printed("preview", "maths-first", *WALK, *words, "--turns", "1")
+    words = [f"model={tmp_path / 'none'}", "sft.base_model=starter:maths"]
+    assert "model starter:maths," in printed("preview", "math-quickstart", *WALK, *words, "--turns", "1")
 
 
 def test_answers_are_admissible_fixed_or_given(monkeypatch):
     monkeypatch.setattr(CorridorEnv, "expert_action", TextEnv.expert_action)
-    assert "(the first admissible action)" in printed("preview", "maths-first", *WALK, "--turns", "1")
-    text = printed("preview", "maths-first", *WALK, "context.prompt=tags", "--turns", "1", "--answer", "<think>\x1b[2J")
+    assert "(the first admissible action)" in printed("preview", "math-quickstart", *WALK, "--turns", "1")
+    text = printed(
+        "preview", "math-quickstart", *WALK, "context.prompt=tags", "--turns", "1", "--answer", "<think>\x1b[2J"
+    )
     assert ">>><think>\\x1b[2J<|end|><<<" in text and "no action (not parsed)" in text
     look = CorridorEnv._look
     monkeypatch.setattr(CorridorEnv, "_look", lambda self, **more: look(self, **more).__class__("dark"))
-    assert "(the fixed answer 'look'" in printed("preview", "maths-first", *WALK, "--turns", "1")
+    assert "(the fixed answer 'look'" in printed("preview", "math-quickstart", *WALK, "--turns", "1")
 
 
 def test_an_environment_that_fails_to_begin_is_one_line(monkeypatch):
@@ -57,6 +59,6 @@ def test_an_environment_that_fails_to_begin_is_one_line(monkeypatch):
     with pytest.raises(
         ValueError, match=r"CorridorEnv fails in task 'door-00': KeyError: 'no corridor' \(test_prompts"
     ):
-        printed("preview", "maths-first", *WALK)
+        printed("preview", "math-quickstart", *WALK)
     with pytest.raises(ValueError, match=r"Corridor-v0 cannot start task 'door-08': KeyError: 'no corridor'"):
         evaluate("expert", environment=WALK[0].partition("=")[2])

@@ -16,7 +16,9 @@ def here(tmp_path, monkeypatch):
 
 def write_run(folder):
     (folder / "episodes").mkdir(parents=True)
-    (folder / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "success_rate": 0.5, "zero_groups": 0.9}) + "\n")
+    (folder / "metrics.jsonl").write_text(
+        json.dumps({"iteration": 1, "success_rate": 0.5, "zero_advantage_groups": 0.9}) + "\n"
+    )
     turn = {"observation": "o", "response": "r", "action": "a", "reward": 1.0}
     episode = {"task": "t", "group": 0, "success": True, "reward": 1.0, "turns": [turn]}
     (folder / "episodes" / "train-0001.jsonl").write_text(json.dumps(episode) + "\n")

@@ -1,4 +1,4 @@
-"""Sampling ahead: lockstep runs repeat and resume bit-identically; others drop only stale episodes."""
+"""Sampling ahead: deterministic runs repeat and resume bit-identically; others drop only stale episodes."""
 
 import threading
 from collections import Counter
@@ -25,7 +25,7 @@ from tests.gagpo.training.test_mixture import ENVIRONMENTS_TRIED
 from tests.gagpo.training.test_trainer import run
 
 AHEAD = {"workers": 1, "ahead": 1}
-SMALL = {**AHEAD, "tasks": 4, "samples": 3}
+SMALL = {**AHEAD, "tasks": 4, "group_size": 3}
 MIXED = {"environment": None, "environments": ENVIRONMENTS_TRIED}
 DYNAMIC = {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}}
 
@@ -39,9 +39,11 @@ def trained_tasks(folder):
     return found
 
 
-@pytest.mark.parametrize("lockstep", [True, False])
-def test_ahead_trains_on_every_task_in_turn_and_says_how_old_it_was(corridor, tmp_path, lockstep):
-    config = corridor(rollout={**AHEAD, "lockstep": lockstep}, training={"iterations": 6}, evaluation={"every": 2})
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_ahead_trains_on_every_task_in_turn_and_says_how_old_it_was(corridor, tmp_path, deterministic):
+    config = corridor(
+        rollout={**AHEAD, "deterministic": deterministic}, training={"iterations": 6}, evaluation={"every": 2}
+    )
     folder = run(config, tmp_path / "run")
     rows = folder.metrics()
     assert [row["iteration"] for row in rows] == list(range(1, 7))
@@ -72,9 +74,9 @@ def test_ahead_learns(corridor, tmp_path):
     assert np.mean(success[-3:]) > np.mean(success[:3]) + 0.4
 
 
-@pytest.mark.parametrize("lockstep", [True, False])
-def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch, lockstep):
-    rolling = {**AHEAD, "ahead": 3, "lockstep": lockstep}
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch, deterministic):
+    rolling = {**AHEAD, "ahead": 3, "deterministic": deterministic}
     config = corridor(rollout=rolling, training={"iterations": 4}, evaluation={"every": 1})
     seen = []
     original = AheadCollector.paused
@@ -102,7 +104,7 @@ def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch, lo
 def test_episodes_that_are_too_old_are_dropped_and_played_again(corridor, tmp_path, monkeypatch):
     """One episode of each of the first groups is held back for a few updates."""
     config = corridor(
-        rollout={**AHEAD, "ahead": 2, "max_staleness": 2, "tasks": 2, "samples": 2, "lockstep": False},
+        rollout={**AHEAD, "ahead": 2, "max_staleness": 2, "tasks": 2, "group_size": 2, "deterministic": False},
         training={"iterations": 8},
     )
     late = {}
@@ -131,8 +133,8 @@ def test_episodes_that_are_too_old_are_dropped_and_played_again(corridor, tmp_pa
 
 
 def test_a_killed_run_loses_no_task_and_trains_on_none_twice(corridor, tmp_path):
-    training = {"iterations": 6, "save_every": 1, "keep": 6}
-    whole = run(corridor(rollout={**AHEAD, "ahead": 2, "lockstep": False}, training=training), tmp_path / "whole")
+    training = {"iterations": 6, "save_every": 1, "max_checkpoints": 6}
+    whole = run(corridor(rollout={**AHEAD, "ahead": 2, "deterministic": False}, training=training), tmp_path / "whole")
     killed = killed_after(3, whole, tmp_path)
     state = checkpoints.latest(killed / "checkpoints").state()
     assert 0 < len(state["due"]) <= 12 and state["position"] - len(state["due"]) == 4 * 3
@@ -199,7 +201,7 @@ def test_several_processes_do_not_sample_ahead(corridor):
 
 def test_the_correction_is_for_older_weights_unless_another_is_named(corridor):
     assert resolve(load(corridor())).algorithm.correction.name == "none"
-    assert resolve(load(corridor(rollout=AHEAD))).algorithm.correction.name == "token"
+    assert resolve(load(corridor(rollout=AHEAD))).algorithm.correction.name == "tis"
     for name in ("none", "recompute", "icepop"):
         algorithm = {"preset": "gagpo", "correction": {"name": name}}
         assert resolve(load(corridor(rollout=AHEAD, algorithm=algorithm))).algorithm.correction.name == name
@@ -217,7 +219,7 @@ def test_killed_after_any_iteration_it_ends_bit_equal(corridor, tmp_path, change
     config = corridor(
         **changes,
         rollout={**SMALL, "ahead": ahead},
-        training={"iterations": iterations, "save_every": 1, "keep": iterations},
+        training={"iterations": iterations, "save_every": 1, "max_checkpoints": iterations},
         evaluation={"tasks": 2, "every": 2, "before": False},
     )
     whole = run(config, tmp_path / "whole")
@@ -262,7 +264,7 @@ def test_an_interrupted_run_keeps_what_older_weights_have_sampled(corridor, tmp_
 
 def test_what_was_not_finished_in_time_is_played_by_newer_weights(corridor, tmp_path):
     """Each place is trained on once all the same."""
-    config = corridor(rollout=SMALL, training={"iterations": 3, "save_every": 1, "keep": 3})
+    config = corridor(rollout=SMALL, training={"iterations": 3, "save_every": 1, "max_checkpoints": 3})
     whole = run(config, tmp_path / "whole")
     part = killed_after(1, whole, tmp_path)
     (saved,) = checkpoints.checkpoints(part / "checkpoints")

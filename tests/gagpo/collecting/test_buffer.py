@@ -16,14 +16,14 @@ TASKS, SAMPLES = 2, 3
 
 
 @functools.cache
-def parsed(ahead, iterations, max_staleness, lockstep):
-    rollout = {"tasks": TASKS, "samples": SAMPLES, "workers": 1, "ahead": ahead, "max_staleness": max_staleness}
-    rollout["lockstep"] = lockstep
+def parsed(ahead, iterations, max_staleness, deterministic):
+    rollout = {"tasks": TASKS, "group_size": SAMPLES, "workers": 1, "ahead": ahead, "max_staleness": max_staleness}
+    rollout["deterministic"] = deterministic
     return parse({**CORRIDOR, "rollout": rollout, "training": {"iterations": iterations}}, "a test")
 
 
-def filled(ahead=1, iterations=100, max_staleness=4, position=0, due=(), iteration=0, lockstep=False):
-    made = GroupBuffer(parsed(ahead, iterations, max_staleness, lockstep), lambda place: f"task-{place}")
+def filled(ahead=1, iterations=100, max_staleness=4, position=0, due=(), iteration=0, deterministic=False):
+    made = GroupBuffer(parsed(ahead, iterations, max_staleness, deterministic), lambda place: f"task-{place}")
     made.position, made.due, made.iteration = position, list(due), iteration
     made.open(made.room)
     return made
@@ -78,7 +78,7 @@ def test_groups_come_in_the_order_in_which_they_are_complete():
 
 
 def test_batches_are_of_one_version_and_come_in_order():
-    buffer = filled(ahead=1, lockstep=True)
+    buffer = filled(ahead=1, deterministic=True)
     played = []
     for iteration in range(3):
         batch = buffer.next_batch()

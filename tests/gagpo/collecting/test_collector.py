@@ -58,7 +58,7 @@ def test_each_task_once_before_any_comes_again(collector):
 
 
 def test_groups_have_their_size_and_share_their_task(collector):
-    found = play(collector(tasks=3, samples=5), Walker())
+    found = play(collector(tasks=3, group_size=5), Walker())
     assert [(e.group, e.sample) for e in found.episodes] == [(g, s) for g in range(3) for s in range(5)]
     assert all(len({e.task for e in found.episodes if e.group == g}) == 1 for g in range(3))
 
@@ -70,7 +70,7 @@ def test_iterations_differ_and_repeat(collector):
 
 
 def test_groups_that_teach_nothing_are_replaced(collector):
-    made = collector({"preset": "dapo"}, tasks=4, samples=4)
+    made = collector({"preset": "dapo"}, tasks=4, group_size=4)
     found = play(made, Walker())
     assert 1 < found.rounds <= 10 and made.position > 4
     groups = {e.group for e in found.episodes}
@@ -82,7 +82,7 @@ def test_groups_that_teach_nothing_are_replaced(collector):
 
 
 def test_an_environment_that_teaches_nothing_ends_after_the_rounds(collector):
-    made = collector({"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 3}}}, tasks=2, samples=2)
+    made = collector({"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 3}}}, tasks=2, group_size=2)
     found = play(made, Walker(always="left"))
     assert found.rounds == 3 and len(found.played) == 3 * 4
     assert found.episodes == found.played[-4:]  # what the last round played, not three batches in one
@@ -123,7 +123,7 @@ class Wordings:
 def test_a_probes_votes_are_answers_not_wordings(corridor, texts, answers):
     algorithm = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}
     environment = {"id": "gagpo/Math-v0", "kwargs": {"attempts": 1, "tools": False}}
-    settings = load(corridor(algorithm=algorithm, environment=environment, rollout={"tasks": 1, "samples": 4}))
+    settings = load(corridor(algorithm=algorithm, environment=environment, rollout={"tasks": 1, "group_size": 4}))
     tasks = make_env(environment["id"], environment["kwargs"]).tasks("train")
     collector = Collector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
     with WorkerPool(environment["id"], environment["kwargs"], workers=0) as pool:
@@ -134,7 +134,7 @@ def test_a_probes_votes_are_answers_not_wordings(corridor, texts, answers):
 
 def test_replaced_tasks_are_probed_too_and_temperatures_go_by_task(collector):
     algorithm = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}, "dynamic_sampling": {"rounds": 4}}}
-    made = collector(algorithm, tasks=3, samples=4)
+    made = collector(algorithm, tasks=3, group_size=4)
     for iteration in range(4):
         found = play(made, Walker(), iteration)
         state = made.controllers.agpo.state

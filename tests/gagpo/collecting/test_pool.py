@@ -9,7 +9,7 @@ import pytest
 from gagpo.collecting.pool import open_run_pool
 from gagpo.settings import EnvironmentSettings, RolloutSettings, load
 
-CONFIG = Path(__file__).parents[3] / "configs" / "alfworld-first.yaml"
+CONFIG = Path(__file__).parents[3] / "configs" / "alfworld-quickstart.yaml"
 
 
 def test_left_alone_a_run_steps_cheap_envs_itself_and_others_in_processes() -> None:

@@ -156,8 +156,8 @@ def test_agpo_by_hand_over_two_iterations():
     assert controllers.temperatures(1.0, ["a"]) == [1.0]  # nothing to compare with yet
     controllers.observe_batch(episodes([1, 0, 0, 0]), ["a"], 2.0)
     assert controllers.controls().clip_high == pytest.approx(0.2 * (1 + 0.1 * votes) / 1.5)
-    controllers.observe_update(old_kl=0.4)
-    controllers.observe_update(old_kl=-3.0)  # counts as 0
+    controllers.observe_update(approx_kl=0.4)
+    controllers.observe_update(approx_kl=-3.0)  # counts as 0
     kl = 0.9 * (0.1 * 0.4)
 
     controllers.begin()

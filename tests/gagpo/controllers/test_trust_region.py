@@ -43,13 +43,13 @@ def test_a_step_is_shortened_by_the_root_and_the_rate_with_it():
     one = TrustRegion(TARGET)
     assert bounded(one, None, 4 * TARGET, 1.2 * TARGET) == [pytest.approx(0.5)]
     assert one.scale == pytest.approx(0.5)
-    assert one.values() == {"rate_scale": 0.5, "step_kept": 0.5, "step_kl": pytest.approx(4 * TARGET)}
+    assert one.values() == {"lr_scale": 0.5, "target_kl_scale": 0.5, "step_kl": pytest.approx(4 * TARGET)}
     scales = []
     for _ in range(5):  # iterations that stay near
         bounded(one, 0.0)
         scales.append(one.scale)
     assert scales == pytest.approx([0.6, 0.72, 0.864, 1.0, 1.0])
-    assert one.values() == {"rate_scale": 1.0, "step_kept": 1.0}
+    assert one.values() == {"lr_scale": 1.0, "target_kl_scale": 1.0}
 
 
 @pytest.mark.parametrize("kl", [math.inf, math.nan, 1e9])
@@ -59,13 +59,13 @@ def test_a_step_with_infinite_divergence_is_almost_undone(kl):
 
 
 def test_the_rate_follows_groups_and_region_and_its_state_is_resumed():
-    one, other = (Controllers(trust_region=TARGET, by_groups=True) for _ in range(2))
+    one, other = (Controllers(trust_region=TARGET, scale_by_groups=True) for _ in range(2))
     one.bound_step(None, lambda: 4 * TARGET if one.trust_region.kept == 1 else 0.0, lambda part: None)
     assert one.rate(1e-3, 0.5, 0.75) == 1e-3 * (0.5 * 0.5) * 0.5
     other.load_state_dict(one.state_dict())
     assert other.rate(1.0, 1.0, 0.0) == 0.5
     one.skip()  # an iteration without a step has no divergence, and leaves the rate alone
-    assert one.values() == {"rate_scale": 0.5, "step_kept": 1.0}
+    assert one.values() == {"lr_scale": 0.5, "target_kl_scale": 1.0}
     assert Controllers().rate(1e-3, 0.5, 0.75) == 5e-4 and Controllers().values() == {}
     with pytest.raises(ValueError, match="rate scale must be"):
         other.load_state_dict({"trust_region": {"scale": 7.0}})
@@ -89,26 +89,26 @@ def test_a_destructive_rate_is_reduced(corridor, tmp_path):
     seeds = range(5)
     fast = {"learning_rate": 0.05}
     free = [
-        rows_of(corridor, tmp_path / f"free{seed}", optimizer=fast, training={**FAR, "trust_region": None}, seed=seed)
+        rows_of(corridor, tmp_path / f"free{seed}", optimizer=fast, training={**FAR, "target_kl": None}, seed=seed)
         for seed in seeds
     ]
     held = [rows_of(corridor, tmp_path / f"held{seed}", optimizer=fast, training=FAR, seed=seed) for seed in seeds]
     assert any(all(row["invalid_rate"] > 0.98 for row in rows[-2:]) for rows in free)
     assert not any(rows[-1]["invalid_rate"] > 0.98 for rows in held)
     assert fmean(rows[-1]["invalid_rate"] for rows in held) < fmean(rows[0]["invalid_rate"] for rows in held) - 0.02
-    assert fmean(rows[0]["step_kept"] for rows in held) < 0.2
+    assert fmean(rows[0]["target_kl_scale"] for rows in held) < 0.2
     for rows in held:
         assert rows[0]["step_kl"] > 10 * TARGET
-        assert max(row["rate_scale"] for row in rows) < 1
+        assert max(row["lr_scale"] for row in rows) < 1
 
 
 def test_a_usual_rate_is_unchanged(corridor, tmp_path):
     """Bit for bit: the region only watches."""
-    free = rows_of(corridor, tmp_path / "free", training={"iterations": 2, "trust_region": None})
+    free = rows_of(corridor, tmp_path / "free", training={"iterations": 2, "target_kl": None})
     held = rows_of(corridor, tmp_path / "held", training={"iterations": 2})
     for name in ("success_rate", "loss", "grad_norm", "learning_rate"):
         assert [row[name] for row in held] == [row[name] for row in free], name
-    assert all(row["step_kept"] == 1.0 for row in held)
+    assert all(row["target_kl_scale"] == 1.0 for row in held)
 
 
 def test_a_resumed_run_keeps_its_rate_scale(corridor, tmp_path):
@@ -118,8 +118,8 @@ def test_a_resumed_run_keeps_its_rate_scale(corridor, tmp_path):
     half = RunFolder.open(tmp_path / "half")
     half.change(["training.iterations=2"])
     train(half, quiet=True)
-    named = ("success_rate", "loss", "grad_norm", "step_kept", "rate_scale")
-    assert whole[1]["rate_scale"] < 1
+    named = ("success_rate", "loss", "grad_norm", "target_kl_scale", "lr_scale")
+    assert whole[1]["lr_scale"] < 1
     assert [[row.get(name) for name in named] for row in half.metrics()] == [
         [row.get(name) for name in named] for row in whole
     ]

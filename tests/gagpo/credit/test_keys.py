@@ -55,4 +55,4 @@ def test_aliasing_is_within_a_task():
 def test_health_reports_aliased_keys(share, level):
     (found,) = [one for one in health([{"aliasing": share}]) if "repeated in one state" in one.sentence]
     assert found.level == level
-    assert ("algorithm.credit.key" in found.sentence) == (level == "bad")
+    assert ("algorithm.credit.state_key" in found.sentence) == (level == "bad")

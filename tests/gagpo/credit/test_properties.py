@@ -160,7 +160,7 @@ def test_equal_rewards_give_no_advantage(name, turns):
     )
     credit = advantages(alike, load(name).credit, critic_values(alike))
     assert np.array_equal(credit.advantage_N, np.zeros(turns.episodes))
-    assert credit.stats["zero_groups"] == 1.0
+    assert credit.stats["zero_advantage_groups"] == 1.0
     assert credit.stats["equal_return_groups"] == 1.0
 
 
@@ -171,9 +171,9 @@ def test_statistics_by_hand():
     assert credit.advantage_N == pytest.approx([4.75, 0, -4.75, 0, 0])
     assert credit.stats == pytest.approx(
         {
-            "zero_groups": 0.5,
+            "zero_advantage_groups": 0.5,
             "equal_return_groups": 0.5,
-            "coverage": 0.4,
+            "repeated_states": 0.4,
             "visits_1": 0.6,
             "visits_2_3": 0.4,
             "visits_4_7": 0.0,

@@ -60,7 +60,7 @@ def test_a_threshold_of_one_is_the_key_of_observations():
     turn = [Turn(observation=text, response="x", action="x") for text in ("a\0", "a", "a\0", "b")]
     episodes = [Episode("t", turns=turn[:2]), Episode("t", turns=turn[2:], success=True)]
     episodes[1].turns[-1].reward = 1.0
-    exact, similar = Gigpo(key="observation"), Gigpo(similarity=1.0)
+    exact, similar = Gigpo(state_key="observation"), Gigpo(similarity=1.0)
     assert (
         similar.advantage(turns_for(episodes, similar)).tolist() == exact.advantage(turns_for(episodes, exact)).tolist()
     )

@@ -53,8 +53,8 @@ def test_a_credit_without_deviation_adds_nothing():
 
 
 def test_a_sums_key_is_that_of_its_credits_and_survives_a_round_trip():
-    algorithm = load("graph_sum", {"credit": {"key": "observation"}})
-    assert [part.key for part in algorithm.credit.credits] == ["observation", "observation"]
+    algorithm = load("graph_sum", {"credit": {"state_key": "observation"}})
+    assert [part.state_key for part in algorithm.credit.credits] == ["observation", "observation"]
     assert Algorithm.model_validate(algorithm.model_dump(mode="json")) == algorithm
     similar = WeightedSum(credits=["grpo", {"name": "gigpo", "similarity": 0.9}])
     assert similar.reads_texts and not similar.follows_states and not WeightedSum().reads_texts
@@ -66,7 +66,10 @@ def test_a_sums_key_is_that_of_its_credits_and_survives_a_round_trip():
         ({"credits": ["ppo_turn"]}, "credits: ppo_turn requires a critic"),
         ({"credits": ["reinforce_plus_plus"]}, "credits: reinforce_plus_plus has one advantage per token"),
         ({"credits": ["empg"]}, "credits: empg requires the policy's entropy"),
-        ({"credits": [{"name": "gagpo", "key": "history"}]}, "has a key of its own.* set credit.key=history"),
+        (
+            {"credits": [{"name": "gagpo", "state_key": "history"}]},
+            "has a key of its own.* set credit.state_key=history",
+        ),
         ({"weights": [1.0]}, r"one number for each of the 2 credits \(got 1\)"),
         ({"credits": []}, "at least 1 item"),
         ({"credits": ["gagpoo"]}, "there is no credit 'gagpoo'; nearest: gagpo"),

@@ -36,7 +36,7 @@ def test_what_servers_are_made_on_has_names_and_no_numbers(tiny, adapted):
 def test_two_ranks_with_a_server_each_train_as_one_process_with_both(tmp_path, warm_model, more):
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
     with serving(model, tokenizer, count=2) as fakes:
-        engine = {"name": "vllm", "options": {"urls": [fake.url for fake in fakes], "silence": 60.0}}
+        engine = {"name": "vllm", "options": {"urls": [fake.url for fake in fakes], "health_timeout": 60.0}}
         training = {"iterations": 2, "minibatches": 2, "save_every": 100}
         config = write_config(tmp_path, warm_model, engine=engine, training=training, **more)
         train_in_one([(config, tmp_path / "one", None)])

@@ -35,7 +35,7 @@ def gagpo(*words, **more):
 
 
 def config_of(folder, model, **changes):
-    short = {"evaluation": {**GENTLE["evaluation"]}, "ranks": {"deadline": DEADLINE}, "processes": 2}
+    short = {"evaluation": {**GENTLE["evaluation"]}, "ranks": {"timeout": DEADLINE}, "processes": 2}
     return write_config(folder, model, **{**short, **changes})
 
 
@@ -111,7 +111,7 @@ def test_a_run_of_two_is_started_by_either(tmp_path, warm_model, torchrun):
     ids=["killed", "stopped", "first"],
 )
 def test_a_rank_that_dies_ends_the_other_and_the_run_goes_on(tmp_path, warm_model, number, dead):
-    config = config_of(tmp_path, warm_model, training={"iterations": 400, "save_every": 1, "keep": 3})
+    config = config_of(tmp_path, warm_model, training={"iterations": 400, "save_every": 1, "max_checkpoints": 3})
     process = gagpo("gagpo", "train", config, "--runs", tmp_path / "runs", "-q", "training.iterations=400")
     made = tmp_path / "runs" / "corridor"
     wait_for_rows(made / "metrics.jsonl", 3, process)
@@ -152,7 +152,7 @@ def test_ctrl_c_saves_and_ends_both(tmp_path, warm_model):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_both_make_an_evaluation_that_was_interrupted(tmp_path, warm_model, number):
     training = {"iterations": 3, "save_every": 100}
-    evaluation = {"every": 1, "before": False, "tasks": 8, "tries": 40}
+    evaluation = {"every": 1, "before": False, "tasks": 8, "episodes_per_task": 40}
     config = config_of(tmp_path, warm_model, training=training, evaluation=evaluation)
     command = ["gagpo", "train", config, "--runs", tmp_path / "runs", "-q"]
     process = gagpo(*command, start_new_session=True)

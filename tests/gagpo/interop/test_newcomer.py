@@ -14,7 +14,7 @@ from gagpo.settings import load
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "your-environment.md").read_text(encoding="utf-8")
-SHORTER = ["sft.episodes=60", "sft.steps=20", "training.iterations=1", "evaluation.tries=1"]
+SHORTER = ["sft.episodes=60", "sft.steps=20", "training.iterations=1", "evaluation.episodes_per_task=1"]
 
 
 def block(language, begins):

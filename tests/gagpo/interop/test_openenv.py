@@ -184,7 +184,7 @@ def test_a_running_server_is_valid(url):
 
 
 def test_a_env_that_breaks_or_hangs_costs_one_episode():
-    server, url = start(FAULTY, '{"port": 0, "workers": 1, "step_deadline": 1.0}')
+    server, url = start(FAULTY, '{"port": 0, "workers": 1, "step_timeout": 1.0}')
     try:
         with dial(url) as socket:
             for fault, told in (("raise", "broken on purpose"), ("crash", "died"), ("sleep", "more than 1 s")):
@@ -198,7 +198,7 @@ def test_a_env_that_breaks_or_hangs_costs_one_episode():
 
 
 def test_sessions_end_at_their_deadline():
-    server, url = start(CORRIDOR, '{"port": 0, "workers": 0, "session_seconds": 1.0}')
+    server, url = start(CORRIDOR, '{"port": 0, "workers": 0, "session_timeout": 1.0}')
     try:
         with dial(url) as socket:
             ask(socket, type="reset", data={"seed": 1})

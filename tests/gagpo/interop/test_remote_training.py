@@ -62,7 +62,7 @@ def test_a_seed_fixes_the_episode(url):
 
 def test_a_run_is_trained_there(url, corridor, tmp_path):
     place = {"id": url, "kwargs": {}, "tasks": {"train": "0-19", "test": "20-29"}}
-    config = corridor(name="there", environment=place, rollout={"samples": 3})
+    config = corridor(name="there", environment=place, rollout={"group_size": 3})
     result = CliRunner().invoke(app, ["train", str(config), "--runs", str(tmp_path), "--quiet"])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "there" / "metrics.jsonl").read_text().count("\n") >= 1

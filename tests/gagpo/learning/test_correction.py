@@ -34,23 +34,23 @@ def test_an_unchanged_policy_is_not_clipped(corridor, tmp_path, preset):
     """Half precision in the update, float32 in the sampler: with the sampler's numbers GSPO clips a seventh."""
     config = corridor(algorithm={"preset": preset, "kl": {"coefficient": 0.0}}, optimizer=STILL, training=ONE)
     (row,) = run(config, tmp_path / "run", "evaluation.before=false", "evaluation.tasks=1")
-    assert row["clip_fraction"] == 0 and row["old_kl"] == 0 and row["log_ratio_rms"] == 0
+    assert row["clip_fraction"] == 0 and row["approx_kl"] == 0 and row["log_ratio_rms"] == 0
     assert 0 < row["mismatch_kl"] < 0.01 and row["mismatch_max"] > 0
 
 
 def test_the_correction_follows_from_the_precisions(corridor):
     chosen = lambda *o: resolve(load(corridor(), o)).algorithm.correction.name  # noqa: E731
     assert chosen() == "none"
-    assert chosen("training.precision=bfloat16") == "recompute"
+    assert chosen("training.dtype=bfloat16") == "recompute"
     assert chosen("engine.dtype=bfloat16") == chosen("engine=vllm") == "recompute"
-    assert chosen("engine.dtype=bfloat16", "algorithm.correction=token") == "token"
-    assert chosen("training.precision=bfloat16", "algorithm.correction=none") == "none"
+    assert chosen("engine.dtype=bfloat16", "algorithm.correction=tis") == "tis"
+    assert chosen("training.dtype=bfloat16", "algorithm.correction=none") == "none"
 
 
 def test_the_resolved_correction_round_trips(corridor, tmp_path):
     from gagpo.settings import dump
 
-    settings = load(corridor(), ["training.precision=bfloat16"])
+    settings = load(corridor(), ["training.dtype=bfloat16"])
     path = tmp_path / "again.yaml"
     path.write_text(dump(settings))
     assert load(path) == settings
@@ -97,7 +97,7 @@ def updated(model, rows, correction, minibatches):
 
 
 @pytest.mark.parametrize(("minibatches", "scored"), [(1, 0), (3, 32)])
-@pytest.mark.parametrize("correction", ["recompute", "token", "icepop"])
+@pytest.mark.parametrize("correction", ["recompute", "tis", "icepop"])
 def test_the_first_step_scores_itself(tiny, correction, minibatches, scored, monkeypatch):
     rng = np.random.default_rng(0)
     episodes = [conversation((rng.integers(5, 99, n), rng.integers(5, 99, 4))) for n in range(3, 15)]

@@ -15,7 +15,7 @@ from gagpo.learning.loss import with_columns
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater
 
-SETTINGS = {"token": load("ppo_token"), "turn": load("ppo_turn")}
+SETTINGS = {"token": load("ppo"), "turn": load("ppo_turn")}
 
 
 def episodes(rng, count=6):

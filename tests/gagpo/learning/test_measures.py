@@ -30,7 +30,7 @@ def test_agpo_observes_the_kl_after_the_updates(trainer):
     adaptive = trainer(algorithm={"preset": "agpo_adaptive", "kl": {"coefficient": 0.0}})
     adaptive.run()
     (row,) = adaptive.folder.metrics()
-    assert abs(row["old_kl"]) < 1e-4 < abs(row["final_kl"])
+    assert abs(row["approx_kl"]) < 1e-4 < abs(row["final_kl"])
     assert row["agpo_kl"] == pytest.approx(0.1 * max(0.0, row["final_kl"]))
     state = adaptive.learner.controllers.agpo.state
     assert state.by_task.keys() == set(state.tasks)
@@ -59,7 +59,7 @@ def test_agpo_observes_the_entropy_at_temperature_1(trainer):
 
 
 def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
-    made = trainer(training={"iterations": 1, "minibatches": 3, "max_skipped": 1})
+    made = trainer(training={"iterations": 1, "minibatches": 3, "max_nonfinite_steps": 1})
     accumulate, calls = made.learner.updater._accumulate, []
 
     def poisoned(batch, *rest):
@@ -77,7 +77,7 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
 
 
 def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer):
-    made = trainer(training={**ONCE, "max_skipped": 1})
+    made = trainer(training={**ONCE, "max_nonfinite_steps": 1})
     learn = made.learner.learn
 
     def poisoned(collected, iteration):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gagpo.learning.optimizer import parameter_groups, rate_scale
+from gagpo.learning.optimizer import lr_scale, parameter_groups
 from gagpo.settings import OptimizerSettings
 
 
@@ -25,5 +25,5 @@ def test_gains_and_biases_do_not_decay(tiny):
     ],
 )
 def test_schedules(schedule, expected):
-    settings = OptimizerSettings(warmup=2, schedule=schedule)
-    assert [rate_scale(settings, i, 6) for i in range(6)] == pytest.approx(expected, abs=1e-6)
+    settings = OptimizerSettings(warmup_iterations=2, lr_scheduler=schedule)
+    assert [lr_scale(settings, i, 6) for i in range(6)] == pytest.approx(expected, abs=1e-6)

@@ -16,7 +16,7 @@ from gagpo.objectives import Correction
 from tests.gagpo.learning.test_batch import conversation
 
 # One for each level of credit and ratio, gate, aggregation and critic.
-KINDS = ["gagpo", "gspo", "dapo", "dppo", "gmpo", "apmpo", "sapo", "cispo", "ppo_token", "ppo_turn"]
+KINDS = ["gagpo", "gspo", "dapo", "dppo", "gmpo", "apmpo", "sapo", "cispo", "ppo", "ppo_turn"]
 WAYS = [Packing(60, trees=True), Packing(60, trees=True, rounded=True), Packing(60, rounded=True), Packing(10**6, True)]
 
 
@@ -86,7 +86,7 @@ def test_packing_does_not_change_any_algorithm(tiny, rows, name):
 
 
 @pytest.mark.parametrize(
-    ("correction", "way"), list(zip(["none", "recompute", "token", "icepop"], WAYS, strict=True)), ids=range(4)
+    ("correction", "way"), list(zip(["none", "recompute", "tis", "icepop"], WAYS, strict=True)), ids=range(4)
 )
 def test_packing_does_not_change_any_correction(tiny, rows, correction, way):
     algorithm = load_algorithm("gspo").model_copy(update={"correction": Correction(name=correction)})

@@ -30,7 +30,7 @@ def rows_of(seed):
 
 def updater(model, **changes):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    return Updater(model, optimizer, load_algorithm("cispo"), **{"max_skipped": 3, **changes})
+    return Updater(model, optimizer, load_algorithm("cispo"), **{"max_nonfinite_steps": 3, **changes})
 
 
 def update(made, seed=0, poison=False):
@@ -147,7 +147,7 @@ def test_a_run_continues_and_saves_the_offending_episodes(corridor, tmp_path):
 
 
 def test_the_count_in_a_row_is_resumed(corridor, tmp_path):
-    training = {"iterations": 2, "minibatches": 1, "max_skipped": 2}
+    training = {"iterations": 2, "minibatches": 1, "max_nonfinite_steps": 2}
     config = corridor(training=training, evaluation={"before": False, "tasks": 1})
     folder = RunFolder.create(tmp_path / "run", load(config))
     trainer = poisoned(Trainer(folder, quiet=True), {0, 1})

@@ -120,7 +120,7 @@ def test_a_plan_fetches_nothing_and_says_what_to_type(offered, tmp_path):
     from gagpo.planning.plan import shape_of
     from gagpo.settings import load
 
-    changes = [f"model={tmp_path / 'made'}", "sft.base=tiny"]
+    changes = [f"model={tmp_path / 'made'}", "sft.base_model=tiny"]
     with pytest.raises(ModelError, match="run `gagpo models get tiny`"):
         shape_of(load("alfworld-smollm2", changes))
     pretrained.get("tiny")

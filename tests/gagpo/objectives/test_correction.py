@@ -16,9 +16,9 @@ TRAINER = SAMPLER + torch.log(torch.tensor([1.0, 3.0, 0.5, 4.0, 4.0, 4.0]))
 
 
 def test_tokens_are_weighted_up_to_the_cap():
-    weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="token"))
+    weight, metrics = correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="tis"))
     assert weight.tolist() == pytest.approx([1, 2, 0.5, 2, 2, 2])
-    assert correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="token", cap=3.5))[0].tolist() == pytest.approx(
+    assert correction_weights(TRAINER, SAMPLER, LAYOUT, Correction(name="tis", cap=3.5))[0].tolist() == pytest.approx(
         [1, 3, 0.5, 3.5, 3.5, 3.5]
     )
     assert metrics["mismatch_weight"].item() == pytest.approx(1 + 3 + 0.5 + 12)
@@ -119,7 +119,7 @@ def test_metrics_add_up_over_micro_batches():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["token", "icepop", "sequence"])
+@pytest.mark.parametrize("name", ["tis", "icepop", "sequence"])
 def test_non_finite_log_probabilities_are_not_masked(value, name):
     broken = TRAINER.clone()
     broken[3] = value
@@ -156,13 +156,13 @@ def test_each_tokens_term_is_weighted_and_kl_and_entropy_are_not(gate):
 
 def test_options_of_the_correction():
     assert load("grpo").correction == Correction()
-    assert load("grpo", {"correction": "token"}).correction.cap == 2.0
+    assert load("grpo", {"correction": "tis"}).correction.cap == 2.0
     assert load("grpo", {"correction": {"name": "icepop", "high": 6}}).correction.high == 6
     assert load("grpo", load("grpo", {"correction": "icepop"}).model_dump()).correction.name == "icepop"
     with pytest.raises(ValueError, match=r"cap requires correction token \(got icepop\)"):
         load("grpo", {"correction": {"name": "icepop", "cap": 4}})
     with pytest.raises(ValueError, match=r"low requires correction icepop or sequence \(got token\)"):
-        load("grpo", {"correction": {"name": "token", "low": 0.4}})
+        load("grpo", {"correction": {"name": "tis", "low": 0.4}})
     whole = load("grpo", {"correction": {"name": "icepop"}})
     assert load("grpo", whole.model_dump(mode="json")) == whole
     assert (whole.correction.low, whole.correction.high) == (0.5, 5.0)

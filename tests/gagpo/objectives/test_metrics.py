@@ -74,7 +74,7 @@ def test_metrics_count_what_was_clipped():
     assert logged["clip_low"] == pytest.approx(1 / 4)
     assert logged["clip"] == pytest.approx(1 / 2)
     assert logged["ratio"] == pytest.approx((1.5 + 1.5 + 0.5 + 1.1) / 4)
-    assert logged["old_kl"] == pytest.approx(-math.log(1.5 * 1.5 * 0.5 * 1.1) / 4, rel=1e-5)
+    assert logged["approx_kl"] == pytest.approx(-math.log(1.5 * 1.5 * 0.5 * 1.1) / 4, rel=1e-5)
 
 
 def test_metrics_of_actions_are_per_action():

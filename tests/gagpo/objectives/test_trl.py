@@ -103,7 +103,7 @@ def test_value_and_gradient_are_those_of_trl(name, seed, beta):
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo", "gspo", "gspo, far off", "sapo", "cispo"])
 def test_a_correction_weighs_tokens_as_trl_does(name):
     loss_type, level, epsilons, cells = ROWS[name]
-    algorithm = Algorithm.model_validate({**cells, "kl": {"coefficient": 0.04}, "correction": "token"})
+    algorithm = Algorithm.model_validate({**cells, "kl": {"coefficient": 0.04}, "correction": "tis"})
     new, old, ref, advantage, mask = ragged_batch(0)
     sampler = old + 0.5 * torch.randn(old.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     weight = torch.exp(old - sampler).clamp(max=2.0)

@@ -36,7 +36,7 @@ def planned(corridor, case, processes=1):
     model = model_of(case)
     changes = {"microbatch_tokens": ROWS * (PROMPT + RESPONSE), "gradient_checkpointing": case.checkpointing}
     changes["average"] = False  # only an update is measured
-    lora = {"lora": {"rank": 8, "base": case.base}} if case.base else {}
+    lora = {"lora": {"rank": 8, "base_dtype": case.base}} if case.base else {}
     training, engine = {**changes, "precision": case.precision}, {"dtype": case.precision}
     folder = corridor().parent / "shape"
     model.config.save_pretrained(folder)
@@ -119,7 +119,7 @@ def test_a_real_model_is_planned_from_its_config_alone(big):
     assert part["optimiser"] == 2 * part["weights"] and part["reference"] == part["engine weights"] == 3.087428608
     assert made.tokens["most"] == 16 * 8 * 50 * 512 and made.disk["most"] == 4 * made.disk["checkpoint"]
     assert made.disk["checkpoint"] == (4 + 8) * made.shape.parameters  # weights, two moments
-    averaged = plan(with_overrides(big, ["training.average=true"]), Guess())
+    averaged = plan(with_overrides(big, ["training.ema=true"]), Guess())
     assert averaged.disk["checkpoint"] == (4 + 4 + 8) * made.shape.parameters
     assert made.hours == pytest.approx(made.tokens["guess"] * 150 / 2000 / 3600)
 
@@ -147,7 +147,7 @@ def test_materialised_attention_scores_are_counted(big, row, heads):
     )  # fmt: skip
     shape = sizes(config)
     assert shape.materialized and not shape_of(big).materialized
-    settings = with_overrides(big, ["device=cpu", "training.microbatch_tokens=2048", "training.precision=float32"])
+    settings = with_overrides(big, ["device=cpu", "training.microbatch_tokens=2048", "training.dtype=float32"])
     settings = with_overrides(settings, ["training.gradient_checkpointing=false", "context.history=full"])
     torch.manual_seed(0)
     model = untrained(config).train()
@@ -161,7 +161,7 @@ def test_materialised_attention_scores_are_counted(big, row, heads):
 
 def test_without_a_gpu_the_average_and_a_checkpoint_on_its_way_take_the_same_memory(big):
     with_average, without = (
-        plan(with_overrides(big, ["device=cpu", f"training.average={average}"])) for average in ("true", "false")
+        plan(with_overrides(big, ["device=cpu", f"training.ema={average}"])) for average in ("true", "false")
     )
     assert with_average.on_host() == 0
     assert with_average.peak()[0] - without.peak()[0] == pytest.approx(2 * 4 * with_average.shape.parameters)
@@ -187,7 +187,7 @@ def test_an_engine_that_sleeps_makes_room_for_the_update(big):
 
 
 def test_vllm_takes_its_share_and_a_shared_module_no_memory(big):
-    vllm = with_overrides(big, ["engine={name: vllm, dtype: bfloat16, memory: 0.3}"])
+    vllm = with_overrides(big, ["engine={name: vllm, dtype: bfloat16, gpu_memory_utilization: 0.3}"])
     part = {part.name: part.bytes for part in plan(vllm, gigabytes=80).parts}
     assert part["engine weights and KV cache"] == pytest.approx(24 * GB)
     exact = with_overrides(big, ["engine={name: transformers, dtype: float32}"])
@@ -238,7 +238,7 @@ def test_the_command_prints_parts_and_advice(big, capsys):
 @pytest.mark.parametrize(("history", "least", "most"), [("full", 20, 40), (0, 50, 100)])
 def test_tokens_of_a_turn_are_those_of_an_experts_episode(history, least, most):
     """A starter's own words and small rooms: a few tokens a turn, and whole windows where nothing is remembered."""
-    settings = load("alfworld-first", [f"context.history={history}"])
+    settings = load("alfworld-quickstart", [f"context.history={history}"])
     assert least < guess_of(settings).prompt < most
 
 

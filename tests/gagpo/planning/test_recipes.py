@@ -71,10 +71,10 @@ def test_every_value_of_a_published_setting_names_its_source(name):
     without = [line for line in values if "# [" not in line and line.split(":")[0].strip() not in free]
     assert without == []
     settings = load(name)
-    assert settings.training.trust_region is None and not settings.training.average
-    assert not settings.optimizer.by_groups and settings.name == name
+    assert settings.training.target_kl is None and not settings.training.ema
+    assert not settings.optimizer.scale_by_groups and settings.name == name
     if settings.algorithm.preset == "gagpo":
-        assert settings.algorithm.credit.key == "observation" and settings.invalid_penalty == 0.01
+        assert settings.algorithm.credit.state_key == "observation" and settings.invalid_action_penalty == 0.01
 
 
 def test_the_recipe_for_24_gb_samples_with_vllm_by_one_override():

@@ -40,7 +40,7 @@ def test_the_later_of_equals_is_the_best_and_only_what_is_there_counts(monkeypat
     assert keeping.best_of([1, 2, 3], rows(0.5, 0.5, 0.1), training) == 2
     assert keeping.best_of([1, 3], rows(0.5, 0.9, 0.1), training) == 1
     assert keeping.best_of([], rows(0.5), training) is None
-    assert keeping.best_of([1], rows(0.5), TrainingSettings(best=None)) is None
+    assert keeping.best_of([1], rows(0.5), TrainingSettings(best_metric=None)) is None
 
 
 def scripted(config, folder, rates, **options):
@@ -58,7 +58,7 @@ def scripted(config, folder, rates, **options):
 
 def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported(corridor, tmp_path, monkeypatch):
     monkeypatch.setattr(keeping, "BEST_OVER", 1)
-    training = {"iterations": 5, "keep": 1}
+    training = {"iterations": 5, "max_checkpoints": 1}
     config = corridor(training=training, evaluation={"before": False, "tasks": 1})
     run = scripted(config, tmp_path / "run", [0.1, 0.8, 0.3, 0.7, 0.2])
     assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2, 5]
@@ -72,7 +72,7 @@ def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported
 
 
 def test_without_a_criterion_there_is_no_best(corridor, tmp_path):
-    training = {"iterations": 2, "keep": 1, "best": None}
+    training = {"iterations": 2, "max_checkpoints": 1, "best_metric": None}
     run = scripted(corridor(training=training, evaluation={"before": False, "tasks": 1}), tmp_path / "run", [0.9, 0.1])
     assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2]
     with pytest.raises(SettingsError, match=r"training\.best is not set"):

@@ -49,9 +49,9 @@ def test_a_run_stores_what_is_resolved_and_reads_it_back(settings, tmp_path):
     [
         ([], "none"),
         (["engine.dtype=bfloat16"], "recompute"),
-        (["training.precision=bfloat16"], "recompute"),
-        (["rollout.ahead=1"], "token"),
-        (["rollout.ahead=1", "engine.dtype=bfloat16"], "token"),
+        (["training.dtype=bfloat16"], "recompute"),
+        (["rollout.ahead=1"], "tis"),
+        (["rollout.ahead=1", "engine.dtype=bfloat16"], "tis"),
         (["rollout.ahead=1", "algorithm.correction=none"], "none"),
     ],
 )

@@ -76,14 +76,14 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["optimizer.betas=[1.5,-1]"], "optimizer.betas: each must be in [0, 1), got [1.5, -1.0]"),
         (["optimizer.learning_rate=1e38"], "optimizer.learning_rate must be at most 10 (got 1e+38)"),
         (["optimizer.learning_rate=fast"], "optimizer.learning_rate must be a number (got 'fast')"),
-        (["training.average=maybe"], "training.average must be true or false (got 'maybe')"),
+        (["training.ema=maybe"], "training.ema must be true or false (got 'maybe')"),
         (["reward=x"], "reward must be 'environment' or 'success' (got 'x')"),
         (["rollout=3"], "rollout must be a mapping (got 3)"),
         (["lora.rank=1e9"], "lora.rank must be at most 16384"),
         (["device=meta"], "device must be one of cpu, cuda"),
         (["context.history=-5"], "history must be full or a number of turns, got -5"),
         (["trackers=[wandbb]"], "there is no tracker 'wandbb'; nearest: wandb"),
-        (["rollout.samples=1e8"], "1,600,000,000 episodes, all held in memory"),
+        (["rollout.group_size=1e8"], "1,600,000,000 episodes, all held in memory"),
         (["engine.options={scale: .nan}"], "the value nan of scale is not a finite number"),
         (["seed=" + "9" * 5000], "a number that is too long"),
         (["seed=4294967296"], "seed"),
@@ -100,18 +100,18 @@ def test_wrong_overrides_are_explained(config, overrides, said):
 
 @pytest.mark.parametrize(
     ("override", "other"),
-    [("rollout.taks=3", "seed=2"), ("rollout.ahead=9", "seed=2"), ("rollout={tasks: 0}", "rollout.samples=3")],
+    [("rollout.taks=3", "seed=2"), ("rollout.ahead=9", "seed=2"), ("rollout={tasks: 0}", "rollout.group_size=3")],
 )
 def test_the_override_that_is_wrong_is_named_and_no_file(override, other):
     with pytest.raises(SettingsError) as caught:
-        load("alfworld-first", [override, other])
+        load("alfworld-quickstart", [override, other])
     assert str(caught.value).startswith(f"override '{override}': ") and ".yaml" not in str(caught.value)
 
 
 def test_what_is_wrong_in_a_file_is_said_of_the_file(config):
     path = config(rollout={"taks": 3})
     with pytest.raises(SettingsError) as caught:
-        load(path, ["rollout.samples=3"])
+        load(path, ["rollout.group_size=3"])
     assert str(caught.value).startswith(f"{path}: unknown key 'rollout.taks'")
 
 
@@ -162,5 +162,5 @@ def test_what_needs_the_whole_batch_is_refused_where_groups_come_one_by_one(cont
     """A filter that is shown one group keeps it: it would filter nothing and say nothing."""
     algorithm = f"algorithm={{preset: grpo, controllers: {{{controller}}}}}"
     with pytest.raises(SettingsError, match=r"rollout\.ahead=0"):
-        load("alfworld-first", [algorithm, "rollout.ahead=1", "rollout.workers=1"])
-    load("alfworld-first", [algorithm])
+        load("alfworld-quickstart", [algorithm, "rollout.ahead=1", "rollout.workers=1"])
+    load("alfworld-quickstart", [algorithm])

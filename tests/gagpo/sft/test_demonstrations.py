@@ -79,7 +79,7 @@ def test_a_careless_expert_makes_as_many_random_moves_as_asked_and_all_are_imita
 
 
 def test_the_derived_share_of_random_moves_wins_nearest_to_two_in_five(corridor):
-    settings = load(corridor(), ["sft.mistakes=null"])
+    settings = load(corridor(), ["sft.mistake_rate=null"])
     tasks = make_env(settings.environment.id, settings.environment.kwargs).tasks("train").ids
     chosen = careless_expert(settings, tasks)
 
@@ -93,7 +93,7 @@ def test_the_derived_share_of_random_moves_wins_nearest_to_two_in_five(corridor)
 
 
 def test_mistakes_are_imitated_whether_the_episode_succeeds_or_not(corridor):
-    settings = load(corridor(environment={"kwargs": {"max_turns": 10}}), ["sft.mistakes=0.5"])
+    settings = load(corridor(environment={"kwargs": {"max_turns": 10}}), ["sft.mistake_rate=0.5"])
     shown = demonstrations(settings, quiet=True)
     assert len(shown.episodes) == settings.sft.episodes and 0 < success_of(shown.episodes) < 1
     assert shown.mistakes == 0.5
@@ -106,11 +106,11 @@ def test_a_hasty_player_makes_half_of_the_episodes_unless_it_is_set(corridor, mo
     )
     monkeypatch.setattr(module, "require_solved", lambda *_: None)
     environment = {"id": "gagpo/SQL-v0", "kwargs": {}}
-    for mistakes, hasty in (("null", 20), ("0.25", 10), ("0", 0)):
+    for mistakes, imperfect in (("null", 20), ("0.25", 10), ("0", 0)):
         players.clear()
-        assert demonstrations(load(corridor(environment=environment), [f"sft.mistakes={mistakes}"]), quiet=True)
+        assert demonstrations(load(corridor(environment=environment), [f"sft.mistake_rate={mistakes}"]), quiet=True)
         counts = {kwargs["expert"]: len(tasks) for kwargs, tasks in players}
-        assert counts.get("hasty", 0) == hasty and counts[True] == 40 - hasty
+        assert counts.get("imperfect", 0) == imperfect and counts[True] == 40 - imperfect
 
 
 def test_without_an_expert_the_best_random_episodes_are_imitated(corridor, lever, tmp_path):

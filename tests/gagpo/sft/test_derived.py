@@ -35,9 +35,9 @@ def config(tmp_path):
 
 
 def test_only_open_settings_are_filled(config):
-    derived = {"rollout.max_tokens": 3, "optimizer.learning_rate": 1e-4, "sft.mistakes": 0.5}
+    derived = {"rollout.max_tokens": 3, "optimizer.learning_rate": 1e-4, "sft.mistake_rate": 0.5}
     filled = take_derived_values(load(config, ["rollout.max_tokens=9"]), derived)
-    assert (filled.rollout.max_tokens, filled.optimizer.learning_rate, filled.sft.mistakes) == (9, 1e-4, None)
+    assert (filled.rollout.max_tokens, filled.optimizer.learning_rate, filled.sft.mistake_rate) == (9, 1e-4, None)
 
 
 def test_lengths_by_hand(config):
@@ -72,7 +72,9 @@ def test_what_was_derived_is_said_and_written_to_the_run(config, tmp_path):
     heard = []
     sft(load(config), quiet=True, say=heard.append)
     made = json.loads((tmp_path / "model" / "sft.json").read_text())
-    assert {"rollout.max_tokens", "optimizer.learning_rate", "sft.mistakes", "sft.model.width"} <= set(made["derived"])
+    assert {"rollout.max_tokens", "optimizer.learning_rate", "sft.mistake_rate", "sft.model.hidden_size"} <= set(
+        made["derived"]
+    )
     assert all(f"{key}=" in heard[0] for key in made["derived"])
     assert [one["step"] for one in made["measured"]] == [2]
     folder = new_run(config, [], tmp_path / "runs")

@@ -187,7 +187,7 @@ def test_a_message_without_weight_is_read_but_not_imitated(stored, tiny, key):
 
 def test_a_message_without_weight_is_not_predicted_at_all(corridor, warm_model, stored, tmp_path):
     path = stored([TALK[0], {**TALK[1], "weight": 0}, *TALK[2:]])
-    changes = [f"model={tmp_path / 'm'}", f"sft.data={path}", f"sft.base={warm_model}", "sft.observations=1"]
+    changes = [f"model={tmp_path / 'm'}", f"sft.data={path}", f"sft.base_model={warm_model}", "sft.observations=1"]
     _, tokenizer, (row,) = prepare(load(corridor(), changes), tmp_path / "work", {}, quiet=True)
     assert f"right{tokenizer.eos_token}" in tokenizer.decode(row.ids[row.kind_L == SKIPPED])
 
@@ -195,7 +195,7 @@ def test_a_message_without_weight_is_not_predicted_at_all(corridor, warm_model, 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a folder"])
 def test_data_that_is_not_a_file_is_refused(corridor, warm_model, tmp_path, make):
     make(tmp_path / "data.jsonl")
-    changes = [f"model={tmp_path / 'm'}", f"sft.data={tmp_path / 'data.jsonl'}", f"sft.base={warm_model}"]
+    changes = [f"model={tmp_path / 'm'}", f"sft.data={tmp_path / 'data.jsonl'}", f"sft.base_model={warm_model}"]
     with pytest.raises(InvalidArgument, match=r"sft\.data=.*data\.jsonl cannot be read \(not a regular file\)"):
         prepare(load(corridor(), changes), tmp_path / "work", {}, quiet=True)
 
@@ -289,7 +289,7 @@ def test_conversations_train_a_pretrained_model_and_the_best_one_is_kept(corrido
     with pytest.raises(InvalidArgument, match=r"requires a pretrained model: set sft\.base"):
         sft(load(corridor(), changes), quiet=True)
     said = []
-    folder = sft(load(corridor(), [*changes, f"sft.base={warm_model}"]), quiet=True, say=said.append)
+    folder = sft(load(corridor(), [*changes, f"sft.base_model={warm_model}"]), quiet=True, say=said.append)
     record = json.loads((folder / RECIPE).read_text())
     assert [one["step"] for one in record["measured"]] == [2, 4]
     assert any(line.startswith("step 2: wins") and "demonstrations" not in line for line in said)
@@ -306,7 +306,7 @@ def test_successful_episodes_of_a_file_are_imitated(corridor, warm_model, tmp_pa
 
     write_episodes(tmp_path / "e.jsonl", [played("a", True), played("b", False), played("c", True, valid=False)])
     settings = load(
-        corridor(), [f"model={tmp_path / 'm'}", f"sft.data={tmp_path / 'e.jsonl'}", f"sft.base={warm_model}"]
+        corridor(), [f"model={tmp_path / 'm'}", f"sft.data={tmp_path / 'e.jsonl'}", f"sft.base_model={warm_model}"]
     )
     _, tokenizer, rows = prepare(settings, tmp_path / "work", {}, quiet=True)
     (row,) = rows  # the third episode has no valid turn, so nothing in it is imitated
@@ -326,7 +326,7 @@ def test_an_adapter_is_trained_and_merged(corridor, warm_model, tmp_path):
     changes = [f"model={tmp_path / 'm'}", "sft.steps=3", "sft.batch=4", "sft.episodes=16", "sft.lora=2"]
     with pytest.raises(SettingsError, match=r"lora: a new model has nothing to adapt"):
         load(corridor(), changes)
-    folder = sft(load(corridor(), [*changes, f"sft.base={warm_model}"]), quiet=True)
+    folder = sft(load(corridor(), [*changes, f"sft.base_model={warm_model}"]), quiet=True)
     before, after = load_model(warm_model).state_dict(), load_model(str(folder)).state_dict()
     changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert changed and all(name.endswith("proj.weight") for name in changed)

@@ -39,10 +39,10 @@ def panel_of(settings, chance=0.1, shown=0.55, imitable=True):
         (Measure(1, 0.45, 0.02, 0.0, 0.8), "^ready for RL: it knows the language of the environment"),
         (Measure(1, 0.45, 0.30, 0.0, 0.8), "30 % of the turns are invalid.*set sft.steps above 4000"),
         (Measure(1, 0.45, 0.02, 0.4, 0.8), "40 % of the responses are cut at rollout.max_tokens=3: raise it"),
-        (Measure(1, 0.35, 0.02, 0.0, 0.8), "wins 35 %, and should win 40 %.*sft.model.width"),
+        (Measure(1, 0.35, 0.02, 0.0, 0.8), "wins 35 %, and should win 40 %.*sft.model.hidden_size"),
         (Measure(1, 0.45, 0.02, 0.0, 0.1), "in only 10 % of the tasks: raise rollout.temperature"),
         (Measure(1, 0.81, 0.27, 0.0, 0.4), "^ready for RL"),
-        (Measure(1, 0.99, 0.02, 0.0, 0.1), "wins 99 % and episodes of a task hardly differ.*raise sft.mistakes"),
+        (Measure(1, 0.99, 0.02, 0.0, 0.1), "wins 99 % and episodes of a task hardly differ.*raise sft.mistake_rate"),
     ],
 )
 def test_every_fault_names_the_setting_to_change(corridor, measure, said):
@@ -147,7 +147,7 @@ def test_interrupted_training_with_a_panel_ends_in_the_same_weights(corridor, tm
 
 def test_the_panel_needs_no_more_memory_than_sampling_in_training(corridor, monkeypatch):
     """As many episodes at once, in the same precision: what a plan counts."""
-    settings = load(corridor(), ["rollout.tasks=2", "rollout.samples=3", "engine.dtype=bfloat16"])
+    settings = load(corridor(), ["rollout.tasks=2", "rollout.group_size=3", "engine.dtype=bfloat16"])
     seen = []
 
     def watched(agent, pool, jobs, concurrency):

@@ -27,7 +27,7 @@ def test_several_environments_share_the_demonstrations_by_weight():
 
 
 def test_a_base_keeps_its_weights_and_its_tokenizer(corridor, warm_model, tmp_path):
-    settings = load(corridor(), [f"model={tmp_path / 'm'}", f"sft.base={warm_model}"])
+    settings = load(corridor(), [f"model={tmp_path / 'm'}", f"sft.base_model={warm_model}"])
     model, tokenizer, rows = prepare(settings, tmp_path / "work", {}, quiet=True)
     assert tokenizer.get_vocab() == load_tokenizer(warm_model).get_vocab() and rows
     stored = load_model(warm_model).state_dict()
@@ -36,7 +36,7 @@ def test_a_base_keeps_its_weights_and_its_tokenizer(corridor, warm_model, tmp_pa
 
 @pytest.mark.parametrize(("width", "heads", "shared"), [(32, 1, 1), (64, 2, 1), (128, 4, 2), (160, 5, 5)])
 def test_heads_follow_from_the_width(width, heads, shared):
-    shape = shape_for(SftModelSettings(width=width))
+    shape = shape_for(SftModelSettings(hidden_size=width))
     assert (shape.heads, shape.key_value_heads, shape.feed_forward) == (heads, shared, 3 * width)
 
 
@@ -71,5 +71,5 @@ def test_a_model_records_what_it_was_made_with(corridor, tmp_path):
     assert recipe_difference(load(corridor())) == ""
     assert recipe_difference(load(corridor(), ["algorithm.preset=grpo", "seed=7"])) == ""
     assert recipe_difference(load(corridor(), ["sft.steps=21"])) == "sft.steps: 20 then, 21 now"
-    assert recipe_difference(load(corridor(), ["sft.model.width=64"])) == "sft.model.width: 32 then, 64 now"
+    assert recipe_difference(load(corridor(), ["sft.model.hidden_size=64"])) == "sft.model.hidden_size: 32 then, 64 now"
     assert recipe_difference(load(corridor(), [f"model={tmp_path}", "sft.steps=21"])) == ""

@@ -46,7 +46,7 @@ def test_it_is_measured_at_the_end_also_after_a_kill_and_has_a_name(run):
         "average-test",
         "before-test",
     ]
-    path, which = named(folder.path.with_name("one@average"))
+    path, which = named(folder.path.with_name("one@ema"))
     assert path == folder.path and which == "average"
     chosen = keeping.chosen(path, which, folder.settings.training)
     assert chosen.model.endswith("iteration-000002/average")

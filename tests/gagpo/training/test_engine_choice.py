@@ -7,10 +7,12 @@ from gagpo.settings import load
 from gagpo.training.trainer import train
 
 
-@pytest.mark.parametrize("lockstep", [True, False])
-def test_an_engine_outside_the_project_plays_a_whole_run(corridor, outside, tmp_path, lockstep):
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_an_engine_outside_the_project_plays_a_whole_run(corridor, outside, tmp_path, deterministic):
     changes = {"iterations": 1}
-    config = corridor(training=changes, rollout={"lockstep": lockstep}, evaluation={"tasks": 1, "before": False})
+    config = corridor(
+        training=changes, rollout={"deterministic": deterministic}, evaluation={"tasks": 1, "before": False}
+    )
     settings = load(config, ["engine.name=elsewhere:Constant", "engine.options.token=7"])
     folder = RunFolder.create(tmp_path / "run", settings)
     train(folder, quiet=True)

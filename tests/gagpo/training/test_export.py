@@ -87,7 +87,7 @@ def test_the_card_says_what_it_is_worth_and_on_what(made, tmp_path):
 
 
 def test_the_average_has_a_card_of_its_own(made, tmp_path):
-    text = (export(f"{made}@average", tmp_path / "out") / CARD).read_text()
+    text = (export(f"{made}@ema", tmp_path / "out") / CARD).read_text()
     rate = EvalResult.load(made / "evals" / "average-test.json").success
     assert f"| {with_interval(rate)} |" in text
     assert "# corridor, iteration 2, the average of the weights\n" in text

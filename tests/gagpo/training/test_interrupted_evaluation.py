@@ -106,7 +106,7 @@ def test_a_run_that_lost_evaluations_makes_that_of_its_checkpoint_alone(corridor
 def test_a_process_that_ends_in_an_evaluation_ends_bit_equal(corridor, tmp_path, number, ahead):
     plan = {
         "training": {"iterations": 3, "save_every": 1},
-        "evaluation": {"every": 1, "before": False, "tries": 60},
+        "evaluation": {"every": 1, "before": False, "episodes_per_task": 60},
         "rollout": {"ahead": ahead, "workers": 1},
     }
     config = corridor(**plan)

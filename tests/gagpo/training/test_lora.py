@@ -135,7 +135,7 @@ def test_servers_get_them_merged(tiny):
     model, tokenizer = tiny
     with serving(model, tokenizer) as (fake,):
         inject(model)
-        engine = VLLMServerEngine(model, tokenizer, urls=[fake.url], deadline=60, silence=60)
+        engine = VLLMServerEngine(model, tokenizer, urls=[fake.url], timeout=60, health_timeout=60)
         with weights_synced(engine, moved(model)):
             pass
         requests = [Request(0, np.arange(5, 20, dtype=np.int32), 0)]

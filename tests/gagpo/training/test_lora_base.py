@@ -11,13 +11,16 @@ from gagpo.training.trainer import Trainer
 from tests.gagpo.distributed.conftest import train_in_two, write_config
 from tests.gagpo.training.test_lora import LORA, adapter_of, inject, run, same
 
-HALF = {"training": {"precision": "bfloat16"}, "engine": {"dtype": "bfloat16"}}
+HALF = {"training": {"dtype": "bfloat16"}, "engine": {"dtype": "bfloat16"}}
 
 
 def config_of(corridor, base, iterations=2):
     training = {**HALF["training"], "iterations": iterations}
     return corridor(
-        lora={**LORA, "base": base}, training=training, engine=HALF["engine"], evaluation={"before": False, "tasks": 1}
+        lora={**LORA, "base_dtype": base},
+        training=training,
+        engine=HALF["engine"],
+        evaluation={"before": False, "tasks": 1},
     )
 
 
@@ -68,7 +71,7 @@ def test_the_memory_of_a_base_is_what_it_says(warm_model):
 
 
 def test_a_base_in_bfloat16_requires_the_same_of_training_and_sampling(corridor):
-    lora = {**LORA, "base": "bfloat16"}
+    lora = {**LORA, "base_dtype": "bfloat16"}
     with pytest.raises(SettingsError, match=r"lora\.base=bfloat16 requires training\.precision=bfloat16"):
         load(corridor(lora=lora))
     with pytest.raises(SettingsError, match=r"requires engine\.dtype=bfloat16"):
@@ -79,8 +82,8 @@ def test_a_base_in_bfloat16_requires_the_same_of_training_and_sampling(corridor)
 def test_two_ranks_shard_a_base_in_bfloat16(tmp_path, published):
     jobs = {}
     for base in ("float32", "bfloat16"):
-        training = {"iterations": 2, "minibatches": 2, "save_every": 100, "precision": "bfloat16"}
-        lora = {**LORA, "base": base}
+        training = {"iterations": 2, "minibatches": 2, "save_every": 100, "dtype": "bfloat16"}
+        lora = {**LORA, "base_dtype": base}
         config = write_config(tmp_path / base, published, training=training, lora=lora, engine=HALF["engine"])
         jobs[base] = (config, tmp_path / base / "run", None)
     train_in_two(list(jobs.values()), tmp_path)

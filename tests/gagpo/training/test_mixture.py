@@ -31,7 +31,7 @@ ENVIRONMENTS_TRIED = [
     {"name": "long", "weight": 2, "id": CORRIDOR, "kwargs": {"max_turns": 16}},
     {"name": "short", "id": CORRIDOR, "kwargs": {"max_turns": 6}, "max_tokens": 2, "context": {"history": "full"}},
 ]
-ROLLOUT = {"tasks": 6, "samples": 3}
+ROLLOUT = {"tasks": 6, "group_size": 3}
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def mixture(corridor):
 
 
 def test_killed_after_any_iteration_it_ends_bit_equal(mixture, tmp_path):
-    training = {"iterations": 4, "keep": 4}
+    training = {"iterations": 4, "max_checkpoints": 4}
     whole_run = run(mixture(rollout=ROLLOUT, training=training), tmp_path / "whole")
     for done in (1, 3):
         part = RunFolder.open(killed_after(done, whole_run, tmp_path))
@@ -81,8 +81,8 @@ def test_every_env_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
             own = sum(row[of_environment(name, env)] * count for env, count in turns.items())
             assert own / sum(turns.values()) == pytest.approx(row[name])
         groups = {"long": 4, "short": 2}
-        zero = sum(row[of_environment("zero_groups", env)] * count for env, count in groups.items()) / 6
-        assert zero == pytest.approx(row["zero_groups"])
+        zero = sum(row[of_environment("zero_advantage_groups", env)] * count for env, count in groups.items()) / 6
+        assert zero == pytest.approx(row["zero_advantage_groups"])
     for row in read_episodes(folder.path / "episodes" / "train-0001.jsonl"):
         assert row["task"].startswith(f"{row['environment']}.door-")
         limit, first = {"long": (3, True), "short": (2, False)}[row["environment"]]
@@ -120,7 +120,7 @@ def test_a_run_is_evaluated_in_every_env_and_as_a_whole(mixture, tmp_path):
 
 def test_its_panels_are_those_of_a_run_of_that_env_alone(mixture, corridor, tmp_path):
     """The same model before training: in the mixture, and by itself."""
-    settings = {"training": {"iterations": 0}, "evaluation": {"tasks": 4, "tries": 2}}
+    settings = {"training": {"iterations": 0}, "evaluation": {"tasks": 4, "episodes_per_task": 2}}
     mixed = run(mixture(**settings), tmp_path / "mixed")
     alone = run(corridor(**settings), tmp_path / "alone")
     found = [EvalResult.load(mixed.path / "evals" / "before-long.test.json")]
@@ -139,7 +139,7 @@ def test_states_of_two_envs_never_meet(mixture, tmp_path):
     }
     assert texts["long"] & texts["short"]
     for key in ("auto", "state", "observation", "history"):
-        turns = turns_for(found.episodes, trainer.settings.algorithm.credit.model_copy(update={"key": key}))
+        turns = turns_for(found.episodes, trainer.settings.algorithm.credit.model_copy(update={"state_key": key}))
         env_N = turns.env_E[turns.episode_N]
         own, other = ({*turns.state_N[env_N == number], *turns.end_state_E[turns.env_E == number]} for number in (0, 1))
         assert own and other and not own & other, key

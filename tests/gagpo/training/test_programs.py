@@ -47,8 +47,8 @@ def walking(corridor, tmp_path, monkeypatch):
 
     def write(**changes):
         usual = {
-            "rollout": {"samples": 3},
-            "training": {"iterations": 3, "keep": 3},
+            "rollout": {"group_size": 3},
+            "training": {"iterations": 3, "max_checkpoints": 3},
             "evaluation": {"tasks": 2, "before": False},
         }
         for section, values in changes.items():
@@ -68,17 +68,17 @@ def test_a_run_killed_in_mid_iteration_ends_bit_equal_and_leaves_no_program(walk
     assert here <= {os.getpid()}
 
 
-@pytest.mark.parametrize("lockstep", [True, False])
-def test_programs_are_sampled_ahead(walking, tmp_path, lockstep):
-    config = walking(rollout={"ahead": 1, "lockstep": lockstep, "workers": 1})
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_programs_are_sampled_ahead(walking, tmp_path, deterministic):
+    config = walking(rollout={"ahead": 1, "deterministic": deterministic, "workers": 1})
     whole = run(config, tmp_path / "whole")
     rows = whole.metrics()
     assert [row["iteration"] for row in rows] == [1, 2, 3]
-    assert rows[-1]["staleness_max"] == 1 or not lockstep  # without it, a slow program begins after the update
+    assert rows[-1]["staleness_max"] == 1 or not deterministic  # without it, a slow program begins after the update
     assert all(np.isfinite(row["loss"]) and row["restarted_episodes"] == 0 for row in rows)
     part = RunFolder.open(killed_after(1, whole, tmp_path))
     train(part, quiet=True)
-    if lockstep:
+    if deterministic:
         require_equal(part, whole)
 
 
@@ -93,7 +93,7 @@ def test_two_ranks_have_a_gateway_each_and_do_what_one_does(walking, tmp_path):
 
 def test_a_vllm_server_answers_programs(walking, warm_model, tmp_path):
     with serving(load_model(warm_model), load_tokenizer(warm_model)) as (fake,):
-        engine = {"name": "vllm", "options": {"urls": [fake.url], "silence": 60.0}}
+        engine = {"name": "vllm", "options": {"urls": [fake.url], "health_timeout": 60.0}}
         config = walking(training={"iterations": 2}, engine=engine, evaluation={"splits": []})
         rows = run(config, tmp_path / "run").metrics()
         assert len(fake.asked) >= rows[-1]["turns_total"]  # and the checks of its weights

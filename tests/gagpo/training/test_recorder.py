@@ -55,7 +55,7 @@ def test_metrics_and_settings_are_read_once_and_a_continued_run_knows_its_past(c
 
 def test_what_is_said_of_a_continued_runs_health_is_about_all_of_it(corridor, tmp_path):
     heard = []
-    config = corridor(rollout={"samples": 1}, training={"iterations": 3, "save_every": 1}, evaluation={"tasks": 1})
+    config = corridor(rollout={"group_size": 1}, training={"iterations": 3, "save_every": 1}, evaluation={"tasks": 1})
     train(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     folder = RunFolder.open(tmp_path / "run")
     folder.change(["training.iterations=4"])
@@ -79,12 +79,12 @@ def test_what_happens_is_told_in_order_by_kind(corridor, tmp_path):
 
 def test_an_iteration_in_which_no_row_can_teach_is_reported(corridor, tmp_path):
     heard = []
-    alone = {"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.0}}, "rollout": {"samples": 1}}
+    alone = {"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.0}}, "rollout": {"group_size": 1}}
     config = corridor(**alone, training={"iterations": 1}, evaluation={"tasks": 1})
     folder = RunFolder.create(tmp_path / "run", load(config))
     train(folder, report=lambda event: heard.append(str(event)), quiet=True)
     (row,) = folder.metrics()
-    assert "old_kl" not in row and "entropy" not in row
+    assert "approx_kl" not in row and "entropy" not in row
     assert row["updates"] == 0 and "grad_norm" not in row
     assert any("zero groups 100 %  " in line and "nothing to learn from" in line for line in heard)
     assert not any("nan" in line for line in heard)
@@ -100,7 +100,14 @@ ROW = {
     "seconds_generate": 2.0,
     "seconds_train": 3.04,
 }
-LEARNED = {"loss": 0.1, "clip_fraction": 0.012, "old_kl": 0.00123, "entropy": 0.5, "grad_norm": 1.0, "zero_groups": 0.5}
+LEARNED = {
+    "loss": 0.1,
+    "clip_fraction": 0.012,
+    "approx_kl": 0.00123,
+    "entropy": 0.5,
+    "grad_norm": 1.0,
+    "zero_advantage_groups": 0.5,
+}
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120, 190])
@@ -117,7 +124,7 @@ def test_an_iteration_in_one_line():
         "  12  success  25.6 %  turns  7.2  invalid  3.1 %  512 tok/s  env 1.2 s  gen 2.0 s  train 3.0 s"
     )
     assert "zero groups  50 %  clip  1.2 %  kl +0.0012  entropy" in str(IterationFinished(ROW | LEARNED))
-    unread = {name: value for name, value in LEARNED.items() if name not in ("old_kl", "entropy")}
+    unread = {name: value for name, value in LEARNED.items() if name not in ("approx_kl", "entropy")}
     assert "clip  1.2 %  grad 1.00" in str(IterationFinished(ROW | unread))
     assert str(events.Warned("the loss is nan")) == "      the loss is nan"
 

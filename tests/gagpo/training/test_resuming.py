@@ -12,13 +12,13 @@ from tests.gagpo.training.test_trainer import run
 
 CHOICES = {
     "algorithm.preset": ["gagpo", "grpo", "gigpo", "dapo", "ppo_turn", "rloo"],
-    "training.precision": ["float32", "bfloat16"],
+    "training.dtype": ["float32", "bfloat16"],
     "engine.dtype": ["float32", "bfloat16"],
     "training.minibatches": [1, 3],
     "training.epochs": [1, 2],
-    "training.average": [True, False],
+    "training.ema": [True, False],
     "training.gradient_checkpointing": [True, False],
-    "optimizer.schedule": ["constant", "cosine"],
+    "optimizer.lr_scheduler": ["constant", "cosine"],
     "lora": [None, {"rank": 4}],
     "context.history": ["full", 1],
 }
@@ -26,7 +26,7 @@ MATHS = {  # from a model that ships in half precision
     "name": "corridor",
     "model": "starter:maths",
     "environment": {"id": "gagpo/Math-v0", "kwargs": {"families": ["arithmetic"], "levels": [2]}},
-    "rollout": {"tasks": 3, "samples": 4, "max_tokens": 24},
+    "rollout": {"tasks": 3, "group_size": 4, "max_tokens": 24},
     "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
     "optimizer": {"learning_rate": 1e-3},
     "evaluation": {"splits": [], "before": False},
@@ -44,7 +44,7 @@ def test_a_random_combination_ends_bit_equal(corridor, tmp_path, number):
     overrides = [
         f"{key}={yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}" for key, value in chosen.items()
     ]
-    overrides += ["training.iterations=4", "training.save_every=1", "training.keep=4"]
+    overrides += ["training.iterations=4", "training.save_every=1", "training.max_checkpoints=4"]
     whole = run(config, tmp_path / "whole", *overrides)
     part = RunFolder.open(killed_after(rng.randint(1, 3), whole, tmp_path))
     train(part, quiet=True)

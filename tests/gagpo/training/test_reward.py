@@ -43,12 +43,18 @@ def tries():
 
 
 def test_a_success_pays_one_at_its_end_and_nothing_else_pays():
-    turns = turns_for(tries(), Gagpo(key="observation"), 0.25, True)
+    turns = turns_for(tries(), Gagpo(state_key="observation"), 0.25, True)
     assert turns.reward_N.tolist() == [0, 1, 0, 0, 0]
-    assert turns_for(tries(), Gagpo(key="observation"), 0.25, [False, True]).reward_N.tolist() == [0.3, 0.2, 0, 0, 0]
+    assert turns_for(tries(), Gagpo(state_key="observation"), 0.25, [False, True]).reward_N.tolist() == [
+        0.3,
+        0.2,
+        0,
+        0,
+        0,
+    ]
     refused = tries()
     refused[0].turns[0].invalid = "refused"
-    assert turns_for(refused, Gagpo(key="observation"), 0.25, True).return_E.tolist() == [0.75, 0]
+    assert turns_for(refused, Gagpo(state_key="observation"), 0.25, True).return_E.tolist() == [0.75, 0]
 
 
 def test_a_run_by_success_is_that_of_an_environment_that_pays_success_alone(corridor, tmp_path):
@@ -81,8 +87,8 @@ def test_the_viewer_gives_the_credit_that_the_run_gave(corridor, tmp_path):
         {"name": "one", "id": GENEROUS, "kwargs": {"max_turns": 6}},
         {"name": "two", "id": GENEROUS, "kwargs": {"max_turns": 6}},
     ]
-    credit = {"preset": "gagpo", "credit": {"norm": "batch", "key": "observation"}, "kl": {"coefficient": 0.0}}
-    changes = {"algorithm": credit, "training": {"iterations": 1}, "reward": "success", "invalid_penalty": 0.25}
+    credit = {"preset": "gagpo", "credit": {"norm": "batch", "state_key": "observation"}, "kl": {"coefficient": 0.0}}
+    changes = {"algorithm": credit, "training": {"iterations": 1}, "reward": "success", "invalid_action_penalty": 0.25}
     config = corridor(environment=None, environments=envs, **changes)
     folder = run(config, tmp_path / "run")
     episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")

@@ -50,7 +50,7 @@ def watched(config, folder, *overrides):
 @pytest.mark.parametrize("average", [False, True], ids=["last", "averaged"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sleeping_engine_is_never_asked(corridor, tmp_path, dtype, average):
-    config = corridor(training={"iterations": 3, "average": average}, evaluation={"tasks": 2})
+    config = corridor(training={"iterations": 3, "ema": average}, evaluation={"tasks": 2})
     trainer, calls, held = watched(config, tmp_path / "run", f"engine.dtype={dtype}")
     around = [name for name in calls if name in ("sleep", "update", "wake", "load_weights")]
     measured = ["sleep", "wake", "load_weights"] if average else []  # of the average, at the end

@@ -264,7 +264,7 @@ def test_a_second_interruption_within_an_update_saves_no_half_of_it(corridor, tm
 
 def test_a_step_that_makes_weights_worthless_ends_the_run_at_once(corridor, tmp_path, monkeypatch):
     folder = RunFolder.create(tmp_path / "run", load(corridor(training={"iterations": 3})))
-    monkeypatch.setattr("gagpo.training.learner.rate_scale", lambda *_: 1e36)
+    monkeypatch.setattr("gagpo.training.learner.lr_scale", lambda *_: 1e36)
     with pytest.raises(FloatingPointError, match="iteration"):
         train(folder, quiet=True)
     assert not checkpoints.checkpoints(folder.path / "checkpoints")

@@ -25,7 +25,7 @@ def config(tmp_path, warm_model):
     model = tmp_path / "model"
     shutil.copytree(warm_model, model)
     (model / RECIPE).write_text(json.dumps({"derived": DERIVED}))
-    open_ones = {**CORRIDOR, "model": str(model), "rollout": {"tasks": 4, "samples": 2, "workers": 0}}
+    open_ones = {**CORRIDOR, "model": str(model), "rollout": {"tasks": 4, "group_size": 2, "workers": 0}}
     del open_ones["optimizer"]
 
     def write(**changes):
@@ -61,7 +61,7 @@ def test_a_specialist_has_the_rate_of_its_mixture(config, begun):
     mixture = load(config(environment=None, environments=ENVIRONMENTS_TRIED))
     found = begun(specialist_of(mixture, "long", 400))
     assert (found.optimizer.learning_rate, found.rollout.max_tokens) == (3e-3, 5)
-    assert found.training.turns == 400
+    assert found.training.max_turns == 400
 
 
 def test_rows_that_were_not_run_again_stay():

@@ -10,7 +10,7 @@ RUN = {"name": "x", "model": "m", "environment": {"id": "gagpo/Math-v0"}, "algor
 
 
 def left_of(training, evaluation):
-    settings = {**RUN, "training": {"average": False, **training}, "evaluation": evaluation}
+    settings = {**RUN, "training": {"ema": False, **training}, "evaluation": evaluation}
     return TimeLeft(parse(settings, "these settings"))
 
 

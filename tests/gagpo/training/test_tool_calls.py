@@ -45,7 +45,7 @@ def require_calls(run, episodes):
 @pytest.mark.slow
 def test_a_text_env_is_learned_through_act(tmp_path):
     warm = {**CORRIDOR["sft"], "noise": 0.1, "steps": 20, "model": SMALL}
-    rollout = {"tasks": 2, "samples": 2, "max_tokens": 48, "workers": 0}
+    rollout = {"tasks": 2, "group_size": 2, "max_tokens": 48, "workers": 0}
     context = {"prompt": "tools", "history": "full"}
     environment = {**CORRIDOR["environment"], "kwargs": {"max_turns": 14}}
     run, episodes = learned(
@@ -69,9 +69,9 @@ def test_the_tools_of_an_mcp_server_are_learned(tmp_path):
         rows.append({**row, "split": "test" if number > 7 else "train"})
     (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
     kwargs = {"command": ["python", str(SERVER)], "tasks": str(tmp_path / "sums.jsonl")}
-    environment = {"id": "gagpo/MCP-v0", "kwargs": {**kwargs, "start_seconds": 120.0, "max_turns": 3}}
+    environment = {"id": "gagpo/MCP-v0", "kwargs": {**kwargs, "start_timeout": 120.0, "max_turns": 3}}
     warm = {**CORRIDOR["sft"], "noise": 0.0, "steps": 20, "model": SMALL}
-    rollout = {"tasks": 2, "samples": 2, "max_tokens": 64, "workers": 1, "step_deadline": 200.0}
+    rollout = {"tasks": 2, "group_size": 2, "max_tokens": 64, "workers": 1, "step_timeout": 200.0}
     context = {"prompt": "tools", "history": "full"}
     run, episodes = learned(
         tmp_path, context=context, environment=environment, rollout=rollout, sft=warm, evaluation={"tasks": 1}

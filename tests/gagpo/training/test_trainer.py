@@ -50,7 +50,7 @@ def timeless(rows):
 
 
 def test_training_raises_success(corridor, tmp_path):
-    config = corridor(training={"iterations": 20, "save_every": 20}, evaluation={"tries": 5})
+    config = corridor(training={"iterations": 20, "save_every": 20}, evaluation={"episodes_per_task": 5})
     folder = run(config, tmp_path / "run")
     before, after = (EvalResult.load(folder.path / "evals" / f"{stage}-test.json") for stage in ("before", "after"))
     assert after.success.value >= before.success.value + 0.4
@@ -58,7 +58,15 @@ def test_training_raises_success(corridor, tmp_path):
     assert [row["iteration"] for row in rows] == list(range(1, 21))
     success = [row["success_rate"] for row in rows]
     assert np.mean(success[-3:]) > np.mean(success[:3]) + 0.4
-    logged = {"mean_turns", "invalid_rate", "zero_groups", "coverage", "advantage_std", "clip_fraction", "old_kl"}
+    logged = {
+        "mean_turns",
+        "invalid_rate",
+        "zero_advantage_groups",
+        "repeated_states",
+        "advantage_std",
+        "clip_fraction",
+        "approx_kl",
+    }
     logged |= {"entropy", "grad_norm", "tokens_per_second", "seconds_env", "seconds_generate", "seconds_train"}
     assert logged <= rows[0].keys() and all(np.isfinite([row[name] for row in rows]).all() for name in logged)
 
@@ -108,7 +116,7 @@ VARIANTS = {
         "algorithm": {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}},
         "lora": {"rank": 4, "alpha": 4.0},
     },
-    "ppo_token": {"algorithm": {"preset": "ppo_token"}},
+    "ppo": {"algorithm": {"preset": "ppo"}},
 }
 
 
@@ -116,7 +124,7 @@ VARIANTS = {
 def test_controllers_critics_adapters_averages_and_positions_are_resumed(corridor, tmp_path, changes):
     from tests.gagpo.training.resuming import killed_after, require_equal
 
-    training = {"iterations": 3, "save_every": 1, "keep": 3}
+    training = {"iterations": 3, "save_every": 1, "max_checkpoints": 3}
     whole = run(corridor(**changes, training=training, evaluation={"tasks": 1}), tmp_path / "whole")
     part = RunFolder.open(killed_after(1, whole, tmp_path))
     train(part, quiet=True)
@@ -132,12 +140,12 @@ ALGORITHMS = [pytest.param(name, marks=() if name in KINDS else pytest.mark.slow
 def test_every_preset_trains_and_logs_the_same_metrics(corridor, tmp_path, algorithm):
     folder = tmp_path / "run"
     evaluation = {"tasks": 1, "before": False}
-    rollout = {"tasks": 3, "samples": 4}
+    rollout = {"tasks": 3, "group_size": 4}
     config = corridor(algorithm=algorithm, rollout=rollout, training={"iterations": 1}, evaluation=evaluation)
     (row,) = run(config, folder).metrics()
     if algorithm != "rejection_sampling" or row["success_rate"] > 0:  # it learns nothing from a batch without success
         assert row["updates"] > 0 and 0 <= row["clip_fraction"] <= 1
-        assert all(np.isfinite(row[name]) for name in ("loss", "grad_norm", "entropy", "old_kl"))
+        assert all(np.isfinite(row[name]) for name in ("loss", "grad_norm", "entropy", "approx_kl"))
     assert row.keys() <= REGISTER.keys(), "every metric stands in gagpo/runs/register.py"
 
 
@@ -152,7 +160,7 @@ def test_micro_batches_change_nothing_but_memory(corridor, tmp_path):
 
 
 def test_a_poisoned_model_stops_the_run_and_keeps_the_evidence(corridor, tmp_path):
-    folder = RunFolder.create(tmp_path / "run", load(corridor(training={"max_skipped": 1})))
+    folder = RunFolder.create(tmp_path / "run", load(corridor(training={"max_nonfinite_steps": 1})))
     trainer = Trainer(folder, quiet=True)
     learn = trainer.learner.learn
 

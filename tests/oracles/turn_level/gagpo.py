@@ -120,7 +120,7 @@ def advantages(
     gamma=0.95,
     lam=0.8,
     norm="group",
-    trajectory_weight=0.0,
+    episode_weight=0.0,
     proxy="return",
     leave_one_out=False,
     bootstrap_truncated=False,
@@ -129,7 +129,7 @@ def advantages(
     raw = raw_advantages(batch, gamma, lam, proxy, leave_one_out, bootstrap_truncated, scope)
     trajectory = group_relative(batch)
     numbers = zip(raw if norm == "none" else normalised(batch, raw, norm, scope), trajectory, strict=True)
-    return per_turn(batch, [[x + trajectory_weight * whole[0][0] for x in row] for row, whole in numbers])
+    return per_turn(batch, [[x + episode_weight * whole[0][0] for x in row] for row, whole in numbers])
 
 
 def loss(batch, advantages, ratio_pool="mean"):

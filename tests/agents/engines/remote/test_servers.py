@@ -30,7 +30,7 @@ def servers(tiny):
 
 @pytest.fixture
 def engine(tiny, servers):
-    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=60, silence=60)
+    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], timeout=60, health_timeout=60)
     with sampling_at(engine, servers):
         yield engine
 
@@ -223,7 +223,7 @@ def test_an_unnoticed_restart_is_detected_and_mended_by_the_next_update(tiny, en
 
 
 def test_a_silent_server_is_noticed_and_its_requests_go_elsewhere(tiny, servers):
-    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=60, silence=3)
+    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], timeout=60, health_timeout=3)
     servers[0].silent = True
     assert_same_tokens(engine, tiny)
     assert engine.counters["silent"] == 1 and engine.counters["lost"] == 1 and engine.counters["again"] == 3
@@ -232,7 +232,7 @@ def test_a_silent_server_is_noticed_and_its_requests_go_elsewhere(tiny, servers)
 
 
 def test_a_response_that_hangs_ends_at_its_deadline(tiny, servers):
-    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], deadline=2, silence=5)
+    engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], timeout=2, health_timeout=5)
     servers[0].fault = "hang"
     assert_same_tokens(engine, tiny, 4)
     assert engine.counters["silent"] == 1 and engine.counters["lost"] == 1

@@ -71,7 +71,9 @@ def starter(tiny):
 
 
 def engine_of(tiny, starter, **options):
-    return VLLMServerEngine(*tiny, start_with=starter, **{"replicas": 2, "deadline": 60, "silence": 60, **options})
+    return VLLMServerEngine(
+        *tiny, start_with=starter, **{"replicas": 2, "timeout": 60, "health_timeout": 60, **options}
+    )
 
 
 def test_all_servers_are_restarted_with_the_same_weights_when_none_is_left(tiny, starter):
@@ -106,7 +108,7 @@ def test_a_dead_server_is_restarted_with_the_next_weights(tiny, starter):
 
 
 def test_a_slow_server_is_not_restarted(tiny, starter):
-    engine = engine_of(tiny, starter, silence=3)
+    engine = engine_of(tiny, starter, health_timeout=3)
     starter.made[0].fake.silent = True
     assert_same_tokens(engine, tiny)
     assert engine.counters["silent"] == 1
@@ -159,16 +161,18 @@ def test_a_start_that_fails_leaves_nothing(tiny, starter):
         engine_of(tiny, starter)
 
 
-@pytest.mark.parametrize("options", [{"gpus_each": 2}, {"placement": "colocated", "gpus": [0, 1]}])
+@pytest.mark.parametrize("options", [{"tensor_parallel_size": 2}, {"placement": "colocated", "gpus": [0, 1]}])
 def test_a_server_over_the_gpus_of_several_ranks_is_refused(options):
-    with pytest.raises(ValidationError, match=r"one server on each rank's own GPU.*gpus: \[4, 5\], gpus_each: 2"):
+    with pytest.raises(
+        ValidationError, match=r"one server on each rank's own GPU.*gpus: \[4, 5\], tensor_parallel_size: 2"
+    ):
         EngineSettings(name="vllm", options=options)
 
 
 @pytest.mark.parametrize("name", ["tensor_parallel_size", "tensor_parallel"])
 def test_other_names_for_several_gpus_are_corrected(name):
     EngineSettings(name="vllm", options={name: 1})
-    with pytest.raises(ValidationError, match=f"calls engine.options.{name} gpus_each"):
+    with pytest.raises(ValidationError, match=f"calls engine.options.{name} tensor_parallel_size"):
         EngineSettings(name="vllm", options={name: 2})
 
 
@@ -177,12 +181,12 @@ def test_servers_share_the_ranks_gpu_unless_others_are_named():
     assert not is_colocated({"gpus": [4]}, "cuda") and not is_colocated({"urls": ["http://a:1"]}, "cuda")
     assert is_colocated({"placement": "colocated", "gpus": [4]}, "cuda")
     assert not is_colocated({"placement": "separate"}, "cuda")
-    EngineSettings(name="vllm", options={"gpus": [4, 5], "gpus_each": 2})
+    EngineSettings(name="vllm", options={"gpus": [4, 5], "tensor_parallel_size": 2})
 
 
 def test_a_colocated_server_over_several_gpus_is_refused_by_the_engine_too(tiny, starter):
     with pytest.raises(InvalidArgument, match="one server on each rank's own GPU"):
-        engine_of(tiny, starter, replicas=None, placement="colocated", gpus=[0, 1], gpus_each=2)
+        engine_of(tiny, starter, replicas=None, placement="colocated", gpus=[0, 1], tensor_parallel_size=2)
     assert not starter.made
 
 
@@ -207,15 +211,15 @@ def test_a_colocated_server_sleeps_and_wakes_with_the_trainer(tiny, starter):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_ranks_of_a_machine_share_its_gpus(tiny, starter, rank):
     place = Rank(rank=6 + rank, world_size=8, local=rank, local_world_size=2)
-    engine = engine_of(tiny, starter, gpus=[0, 1, 2, 3, 4, 5, 6, 7], gpus_each=2, place=place)
+    engine = engine_of(tiny, starter, gpus=[0, 1, 2, 3, 4, 5, 6, 7], tensor_parallel_size=2, place=place)
     assert [started.plan.devices for started in starter.made] == [[(0, 1), (2, 3)], [(4, 5), (6, 7)]][rank]
     engine.close()
     with pytest.raises(InvalidArgument, match="must name 8 GPUs for 2 replicas of 2 at each of 2 ranks, got 4"):
-        engine_of(tiny, starter, gpus=[4, 5, 6, 7], gpus_each=2, place=place)
+        engine_of(tiny, starter, gpus=[4, 5, 6, 7], tensor_parallel_size=2, place=place)
 
 
 def test_separate_servers_are_given_their_gpus(tiny, starter):
-    engine = engine_of(tiny, starter, gpus=[4, 5, 6, 7], gpus_each=2)
+    engine = engine_of(tiny, starter, gpus=[4, 5, 6, 7], tensor_parallel_size=2)
     assert [started.plan.devices for started in starter.made] == [(4, 5), (6, 7)]
     assert not starter.made[0].plan.sleeps and starter.made[0].plan.memory == 0.9
     engine.sleep()
@@ -229,7 +233,7 @@ def test_separate_servers_are_given_their_gpus(tiny, starter):
         ({"urls": ["no address"]}, "not an http address"),
         ({"urls": ["http://a:1", "http://a:1"]}, "names a server twice"),
         ({"urls": ["http://a:1"], "replicas": 2}, "urls of servers that exist, or how many replicas"),
-        ({"urls": ["http://a:1"], "silence": 0}, "silence must be positive seconds"),
+        ({"urls": ["http://a:1"], "health_timeout": 0}, "health_timeout must be positive seconds"),
         ({"placement": "beside"}, "placement is colocated or separate"),
         ({"placement": "colocated", "replicas": 2}, "1 when colocated"),
         ({"replicas": 2, "gpus": [1]}, "must name 2 GPUs for 2 replicas of 1, got 1"),
