@@ -82,9 +82,9 @@ def rollout(
     """Play every job; returns the episodes in the order of the jobs.
 
     concurrency: most episodes under way; a finished one is replaced by the next job.
-    deterministic: wait for all live episodes before the agent answers, so that batches, and with them floating-point sums
-        and sampled tokens, depend on the jobs alone and a run repeats bit for bit. Otherwise each episode continues as
-        soon as its environment or the agent has answered.
+    deterministic: wait for all live episodes before the agent answers, so that batches, and with them floating-point
+        sums and sampled tokens, depend on the jobs alone and a run repeats bit for bit. Otherwise each episode goes on
+        as soon as its environment or the agent has answered.
     """
     loop = RolloutLoop(agent, pool, jobs, concurrency, on_finish)
     loop.play(deterministic)

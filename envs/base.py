@@ -101,8 +101,8 @@ class TextEnv(gymnasium.Env[str, str]):
 
     ``info`` holds ``task``, ``task_type``, ``split``, ``success``, ``valid``, ``turn``, ``state`` and
     ``admissible_actions`` (the last two may be None), and ``expert_action`` when built with ``expert=True``. With
-    ``has_imperfect``, ``expert="imperfect"`` is an expert that skips the steps between finding and finishing and then stops;
-    its failed episodes are mixed into demonstrations.
+    ``has_imperfect``, ``expert="imperfect"`` is an expert that skips the steps between finding and finishing and then
+    stops; its failed episodes are mixed into demonstrations.
 
     immaterial: arguments that do not change the tasks.
     choosing: arguments that only select tasks, so the hash of the tasks covers them.

@@ -5,8 +5,8 @@
 
 Problems in one turn without a calculator, equally many answers for every row; sixteen steps an iteration, so that
 old and new policy differ within it. The model is that of ``configs/math-single-small.yaml``, made by its SFT if it is
-missing. ``training.target_kl`` and ``optimizer.scale_by_groups``, which limit steps, are off: the study compares what each
-algorithm's own gate and controllers do about large steps. One row has them on. Rows go to
+missing. ``training.target_kl`` and ``optimizer.scale_by_groups``, which limit steps, are off: the study compares what
+each algorithm's own gate and controllers do about large steps. One row has them on. Rows go to
 ``lab/studies/ratios.jsonl``; a run that has a row is not repeated.
 """
 

@@ -212,7 +212,7 @@ class SQLEnv(TextEnv):
         return Outcome(text, reward, terminated, success, valid, state, extras=extras)
 
     def expert_action(self) -> str | None:
-        """Look at the tables that the gold query needs, one by one, then answer; an imperfect expert answers carelessly."""
+        """Look at the tables that the gold query needs, one by one, then answer; carelessly if imperfect."""
         question = self.question
         assert question is not None
         ahead = [table for table in question.tables if table not in self._looked]

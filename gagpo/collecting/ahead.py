@@ -13,8 +13,8 @@
         v
       credit, update, publish(weights, version 3), ...
 
-An update takes a batch of groups and opens as many. With ``rollout.deterministic`` a group is sampled with the weights of
-the update that opened it. So its weights depend only on the number of the update, and a run can be repeated
+An update takes a batch of groups and opens as many. With ``rollout.deterministic`` a group is sampled with the weights
+of the update that opened it. So its weights depend only on the number of the update, and a run can be repeated
 bit-identically. A checkpoint stores the groups that older weights have sampled.
 
 Without deterministic (version None) episodes start as soon as there is room, and new weights are loaded between turns.

@@ -44,8 +44,8 @@ class Group:
 class GroupBuffer:
     """The open task groups.
 
-    Groups are taken in the order in which they become complete or, with ``rollout.deterministic``, were opened. Both threads
-    hold ``changed`` while they use the buffer.
+    Groups are taken in the order in which they become complete or, with ``rollout.deterministic``, were opened. Both
+    threads hold ``changed`` while they use the buffer.
 
     open_task: returns the task of a place that is being opened.
     """

@@ -108,8 +108,8 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
     if settings.follows_states and stats.get("aliasing", 0.0) > ALIASED:
         warnings.warn(  # a constant text, which Python shows once
             f"credit {settings.name} follows states, but its key does not identify them: the same action in one state "
-            "led to different states (metric aliasing); set algorithm.credit.state_key=state, or, if the environment reports "
-            "no state, use a credit that does not follow them (gagpo, grpo)",
+            "led to different states (metric aliasing); set algorithm.credit.state_key=state, or, if the environment "
+            "reports no state, use a credit that does not follow them (gagpo, grpo)",
             stacklevel=2,
         )
     return Credit(advantage, turns.tokens_N, settings.level, target, stats, value_K)

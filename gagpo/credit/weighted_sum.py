@@ -64,7 +64,8 @@ class WeightedSum(CreditSettings):
         if credit.measure:
             return f"requires the policy's {credit.measure}, which is not measured for a sum: leave it out"
         if "state_key" in credit.model_fields_set and getattr(credit, "state_key", self.state_key) != self.state_key:
-            return f"has a key of its own, and a sum has one for all: set credit.state_key={getattr(credit, 'key', '')} instead"
+            state_key = getattr(credit, "state_key", "")
+            return f"has a separate state_key, and a sum has one for all: set credit.state_key={state_key} instead"
         return ""
 
     @property

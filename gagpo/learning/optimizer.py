@@ -44,9 +44,9 @@ def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> lis
 
 def lr_scale(settings: OptimizerSettings, iteration: int, iterations: int) -> float:
     """Factor of the learning rate in ``iteration`` (from 0) of ``iterations``: linear warm-up, then the schedule."""
-    if iteration < settings.warmup:
-        return min(1.0, (iteration + 1) / settings.warmup)
-    done = (iteration - settings.warmup) / max(1, iterations - settings.warmup)
-    if settings.schedule == "constant":
+    if iteration < settings.warmup_iterations:
+        return min(1.0, (iteration + 1) / settings.warmup_iterations)
+    done = (iteration - settings.warmup_iterations) / max(1, iterations - settings.warmup_iterations)
+    if settings.lr_scheduler == "constant":
         return 1.0
-    return 1.0 - done if settings.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+    return 1.0 - done if settings.lr_scheduler == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))

@@ -100,7 +100,7 @@ class Updater:
         controls: returns what controllers set, from the task group of each token.
 
         Raises:
-            NonFiniteLoss: at the ``max_nonfinite_steps``-th skip in a row, or if a parameter is not finite after a step.
+            NonFiniteLoss: at the ``max_nonfinite_steps``-th skip in a row, or if a parameter is not finite.
         """
         log = StepLog()
         self.skips.errors = []

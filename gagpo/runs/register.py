@@ -100,7 +100,7 @@ SECTIONS = {
         Metric("visits_8_up", "share", "Turns whose state was visited eight times or more."),
         Metric("aliasing", "share",
                "Repeated pairs of state key and action that led to different states; above 0 the key is not a state."),
-        Metric("zero_advantage_groups", "share", "Task groups in which every advantage is 0, so nothing is learned from them.",
+        Metric("zero_advantage_groups", "share", "Task groups in which every advantage is 0, so they teach nothing.",
                VIEWER, "groups without advantage"),
         Metric("equal_return_groups", "share", "Task groups whose episodes all ended with the same return."),
         Metric("advantage_std", "advantage", "Standard deviation of the advantages over all turns.",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from gagpo.base import durable
+from gagpo.base import durable, renamed
 from gagpo.base.regular_file import read_bytes
 from gagpo.data.episodes import Decode, Episode, write_episodes
 from gagpo.runs.metrics import Metrics, metric_row, metric_rows, read_metrics
@@ -107,12 +107,12 @@ class RunFolder:
         """The resolved settings."""
         if self._settings is None:
             # Runs of older versions may leave open what is resolved now.
-            self._settings = resolve(load(self.path / "config.yaml"))
+            self._settings = resolve(load(self.path / "config.yaml", earlier=True))
         return self._settings
 
     def stored_settings(self) -> RunSettings:
         """The settings to evaluate or export the run with, which import no credit of other code."""
-        return load_stored(self.path / "config.yaml")
+        return load_stored(self.path / "config.yaml", earlier=True)
 
     @property
     def commit(self) -> str | None:
@@ -144,11 +144,13 @@ class RunFolder:
         When a run is extended, its final evaluations become those of their iteration.
         """
         for key in (override.partition("=")[0] for override in overrides):
+            if reason := renamed.replacement(renamed.KEYS, key, "key"):
+                raise SettingsError(reason)
             if key not in CHANGEABLE:
                 raise SettingsError(
                     f"{key!r} cannot change when a run is resumed; only these can: {', '.join(CHANGEABLE)}"
                 )
-        settings = resolve(load(self.path / "config.yaml", overrides))
+        settings = resolve(load(self.path / "config.yaml", overrides, earlier=True))
         rows = self.metrics()
         done = int(rows[-1]["iteration"]) if rows else 0
         if settings.training.iterations < done:
@@ -272,9 +274,12 @@ def enough(training: TrainingSettings, iterations: int, turns: float) -> bool:
 
 def named(run: Path) -> tuple[Path, str | None]:
     """The run folder and the checkpoint of ``runs/X``, ``runs/X@20``, ``@best`` or ``@ema``."""
-    match = _AT.fullmatch(str(run))
-    if match and not (run / "config.yaml").is_file():
-        return Path(match["run"]), match["which"]
+    name, _, which = str(run).rpartition("@")
+    if not (run / "config.yaml").is_file():
+        if reason := renamed.replacement(renamed.CHECKPOINTS, which, "checkpoint") if name else "":
+            raise SettingsError(f"{run}: {reason}")
+        if match := _AT.fullmatch(str(run)):
+            return Path(match["run"]), match["which"]
     return run, None
 
 

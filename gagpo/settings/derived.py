@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gagpo.base.options import explain
+from gagpo.base.renamed import modernized
 from gagpo.settings.run import RunSettings, SettingsError
 
 Value = str | float | int
@@ -71,7 +72,7 @@ def recipe_difference(settings: RunSettings, folder: Path | None = None) -> str:
         made = json.loads(((folder or Path(settings.model)) / RECIPE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ""  # not made by SFT
-    then = _flat({name: value for name, value in made.items() if name not in ("derived", "measured")})
+    then = _flat({name: value for name, value in modernized(made).items() if name not in ("derived", "measured")})
     now = _flat(recipe(settings))
     for name in sorted(then.keys() | now.keys()):
         if then.get(name) != now.get(name):

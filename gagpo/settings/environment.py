@@ -140,7 +140,7 @@ def _context(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _evaluation(given: dict[str, Any]) -> dict[str, Any]:
-    return _part_of(EvaluationSettings, given, ["splits", "tries", "tasks"])
+    return _part_of(EvaluationSettings, given, ["splits", "episodes_per_task", "tasks"])
 
 
 class EnvironmentRow(EnvironmentSettings):
@@ -155,7 +155,7 @@ class EnvironmentRow(EnvironmentSettings):
     )
     max_tokens: int | None = Field(None, ge=1, description="most tokens of a response; rollout.max_tokens if absent")
     evaluation: Annotated[dict[str, Any], AfterValidator(_evaluation)] = Field(
-        {}, description="splits, tries or tasks where they differ from the run's `evaluation`"
+        {}, description="splits, episodes_per_task or tasks where they differ from the run's `evaluation`"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from gagpo.base import renamed
 from gagpo.base.core_schema import NotYaml, parse_yaml, read_mapping, write_yaml
 from gagpo.base.nearest import hint
 from gagpo.base.options import by_name, by_place, complaint, sentence
@@ -33,6 +34,8 @@ def find_config(config: str | Path) -> Path:
     known = shipped_configs()
     if str(config) in known:
         return known[str(config)]
+    if reason := renamed.replacement(renamed.CONFIGS, path.stem, "config"):
+        raise SettingsError(f"there is no settings file {path}: {reason}")
     if path.is_dir() and (path / "config.yaml").is_file():
         raise SettingsError(f"{path} is a run folder; `gagpo train --resume {path}` continues it")
     raise SettingsError(
@@ -40,25 +43,31 @@ def find_config(config: str | Path) -> Path:
     )
 
 
-def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
+def load(config: str | Path, overrides: Sequence[str] = (), earlier: bool = False) -> RunSettings:
     """Read a YAML file and apply ``section.key=value`` overrides, whose values are YAML.
 
     What they leave open stays open until :func:`gagpo.settings.resolve`.
 
     config: a path, or the name of a shipped config.
+    earlier: read names of earlier versions as the new ones: the file was stored with a run.
 
     Raises:
         SettingsError: the file is not YAML, a key is unknown or a value is wrong.
     """
-    return parse(read_mapping(find_config(config), SettingsError), str(config), overrides)
+    return parse(_read(config, earlier), str(config), overrides)
 
 
-def load_stored(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
+def _read(config: str | Path, earlier: bool) -> dict[str, Any]:
+    values = read_mapping(find_config(config), SettingsError)
+    return renamed.modernized(values) if earlier else values
+
+
+def load_stored(config: str | Path, overrides: Sequence[str] = (), earlier: bool = False) -> RunSettings:
     """As :func:`load`, for commands that do not train: a credit that is not of this package is not imported.
 
     Its name stays, its options and the critic are left out. The other settings import nothing when they are read.
     """
-    changed = _overridden(read_mapping(find_config(config), SettingsError), overrides)
+    changed = _overridden(_read(config, earlier), overrides)
     algorithm = changed.get("algorithm")
     credit = by_name(algorithm.get("credit")) if isinstance(algorithm, dict) else None
     if isinstance(algorithm, dict) and isinstance(credit, dict) and credit.get("name") not in CREDITS.ours:
@@ -70,6 +79,8 @@ def load_stored(config: str | Path, overrides: Sequence[str] = ()) -> RunSetting
 def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = ()) -> RunSettings:
     """Typed settings from plain values and overrides. where: origin of the values, for errors."""
     changed = _overridden(values, overrides)
+    if old := renamed.old_names(changed):
+        raise SettingsError("; ".join(f"{_origin(key, where, overrides)}: {reason}" for key, reason in old[:5]))
     try:
         return RunSettings.model_validate(changed)
     except ValidationError as error:

@@ -60,8 +60,8 @@ class RolloutSettings(Options):
     def _possible(self) -> RolloutSettings:
         if (episodes := self.tasks * self.group_size) > MOST_EPISODES:
             raise InvalidArgument(
-                f"tasks={self.tasks:,} x group_size={self.group_size:,} are {episodes:,} episodes, all held in memory until "
-                f"the update; at most {MOST_EPISODES:,} are allowed: lower group_size or tasks, and raise "
+                f"tasks={self.tasks:,} x group_size={self.group_size:,} are {episodes:,} episodes, all held in memory "
+                f"until the update; at most {MOST_EPISODES:,} are allowed: lower group_size or tasks, and raise "
                 "training.iterations"
             )
         if self.workers != "auto" and not 0 <= self.workers <= 1024:

@@ -154,8 +154,8 @@ class CarelessExpert:
 
 
 def careless_expert(settings: RunSettings, tasks: Sequence[str]) -> CarelessExpert:
-    """The expert with ``sft.mistake_rate`` random moves; by default with the share that succeeds nearest to ``WINS``."""
-    wanted = sft_of(settings).mistakes
+    """The expert with ``sft.mistake_rate`` random moves; by default the share that succeeds nearest to ``WINS``."""
+    wanted = sft_of(settings).mistake_rate
     kwargs = {**settings.only_environment.environment.kwargs, "expert": True}
     some = [tasks[i % len(tasks)] for i in range(_TRIED)]
     shown = play(settings, kwargs, ExpertAgent(), some, f"{LABEL} expert")
@@ -259,7 +259,7 @@ def require_solved(episodes: Sequence[Episode], settings: RunSettings) -> None:
 
 def phrasing_of(settings: RunSettings) -> Phrasing:
     """How the learner writes its actions. The chat template of a new model writes calls in Hermes format."""
-    env, base = settings.only_environment, sft_of(settings).base
+    env, base = settings.only_environment, sft_of(settings).base_model
     chosen = env.context
     prompt, environment = chosen.prompt, environment_of(settings)
     if not prompt.calls:

@@ -115,7 +115,7 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
     # The tokenizer, and with it rows and lengths.
     if tokenizer is None:
         texts = texts_of([(part, shown.episodes) for part, shown in played])
-        vocabulary = chosen.model.vocabulary or vocabulary_of(texts)
+        vocabulary = chosen.model.vocab_size or vocabulary_of(texts)
         tokenizer = train_tokenizer(texts, vocabulary, chosen.model.numbers, chosen.model.marks)
     lengths, rows = Lengths(), []
     for part, shown in played:
@@ -133,9 +133,8 @@ def _make(settings: RunSettings, work: Path, more: Mapping[str, str], quiet: boo
     if len(played) == 1:
         derived["sft.mistake_rate"] = played[0][1].mistakes
     if base is None:
-        derived |= {
-            f"sft.model.{name}": getattr(shape, name) for name in ("num_layers", "hidden_size", "vocab_size", "context")
-        }
+        sizes = {"num_layers": shape.layers, "hidden_size": shape.width, "vocab_size": shape.vocabulary}
+        derived |= {f"sft.model.{name}": size for name, size in {**sizes, "context": shape.context}.items()}
     limit = int(getattr(model.config, "max_position_embeddings", shape.context))
     save_folder(model, tokenizer, work / "start", more)
     found = {"derived": derived, "expected": asdict(compared) if compared else None}

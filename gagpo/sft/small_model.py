@@ -66,15 +66,15 @@ def shape_for(
 
     Heads have 32 dimensions. Two heads share keys and values if their number is even.
     """
-    width = model.width or width
+    width = model.hidden_size or width
     heads = max(1, width // 32)
     return ModelShape(
-        layers=model.layers or layers,
+        layers=model.num_layers or layers,
         width=width,
         heads=heads,
         key_value_heads=heads // 2 if heads % 2 == 0 else heads,
         feed_forward=3 * width,
-        vocabulary=model.vocabulary or vocabulary,
+        vocabulary=model.vocab_size or vocabulary,
         numbers=model.numbers,
         marks=tuple(model.marks),
         context=context,

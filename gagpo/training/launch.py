@@ -62,7 +62,7 @@ def open_run(
 
     if resume:
         ours = [override for override in overrides if override.startswith(("processes=", "ranks."))]
-        settings = load(RunFolder.open(resume).path / "config.yaml", ours)
+        settings = load(RunFolder.open(resume).path / "config.yaml", ours, earlier=True)
     else:
         settings = resolved_settings(config or "", overrides)
 

@@ -78,7 +78,7 @@ class Sampler:
             kwargs=self.environments[env.name].material(environment.kwargs),
             model=model,
             temperature=measured.temperature,
-            tries=measured.tries,
+            tries=measured.episodes_per_task,
             concurrency=settings.rollout.concurrency,
             deterministic=settings.rollout.deterministic,
             quiet=quiet,

@@ -38,7 +38,7 @@ CONFIG = {
     "model": NAME,
     "environment": {"id": "gagpo/ALFWorld-v0", "kwargs": GAMES},
     "rollout": {"tasks": 2, "group_size": 2, "max_tokens": 8},
-    "invalid_action_penalty": 0.1,  # few episodes succeed after ten steps of SFT: refused actions are what is learned from
+    "invalid_action_penalty": 0.1,  # few episodes succeed after ten steps of SFT: it learns from refused actions
     "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
     "optimizer": {"learning_rate": 1e-4},
     "training": {"iterations": 2, "save_every": 1, "microbatch_tokens": 1024, "ema": False, "best_metric": None},

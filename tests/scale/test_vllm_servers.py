@@ -104,7 +104,7 @@ def test_greedy_episodes_are_those_of_the_engine_in_this_process(tied):
     expected = said(play(here, 16)[0])
     for deterministic in (True, False):
         assert said(play(tied, 16, deterministic=deterministic)[0]) == expected
-    assert tied.measures()["engine_servers"] == 2 and tied.counters["again"] == 0
+    assert tied.measures()["engine_servers"] == 2 and tied.counters["retries"] == 0
 
 
 def test_a_seed_gives_the_same_response_at_either_server_alone_or_not(tied):
@@ -142,10 +142,10 @@ def test_a_stopped_server_is_noticed_at_the_deadline_and_no_episode_is_lost(tied
     assert said(episodes) == said(play(make_engine("transformers", tied.model, tied.tokenizer), 32)[0])
     after = tied.counters
     print("stopped:", {name: after[name] - before[name] for name in after})
-    assert after["silent"] - before["silent"] == 1 and after["lost"] - before["lost"] == 1
-    assert after["again"] > before["again"] and tied.measures()["engine_servers"] == 1
+    assert after["timeouts"] - before["timeouts"] == 1 and after["servers_lost"] - before["servers_lost"] == 1
+    assert after["retries"] > before["retries"] and tied.measures()["engine_servers"] == 1
     tied.load_weights(named_tensors(tied.model))  # it goes on, takes the weights, and is used again
-    assert tied.measures()["engine_servers"] == 2 and tied.counters["revived"] == before["revived"]
+    assert tied.measures()["engine_servers"] == 2 and tied.counters["restarts"] == before["restarts"]
 
 
 def test_a_killed_server_loses_no_episode_and_is_started_again(tied):
@@ -163,10 +163,10 @@ def test_a_killed_server_loses_no_episode_and_is_started_again(tied):
     assert len(finished) == 32 and counters.steps == sum(len(episode.turns) for episode in episodes)
     after = tied.counters
     print("killed:", {name: after[name] - before[name] for name in after})
-    assert after["lost"] - before["lost"] == 1 and after["silent"] == before["silent"]
+    assert after["servers_lost"] - before["servers_lost"] == 1 and after["timeouts"] == before["timeouts"]
     assert tied.measures()["engine_servers"] == 1
     tied.load_weights(named_tensors(tied.model))
-    assert tied.measures()["engine_servers"] == 2 and tied.counters["revived"] == before["revived"] + 1
+    assert tied.measures()["engine_servers"] == 2 and tied.counters["restarts"] == before["restarts"] + 1
     assert said(play(tied, 16)[0]) == said(play(make_engine("transformers", tied.model, tied.tokenizer), 16)[0])
 
 

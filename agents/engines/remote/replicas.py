@@ -48,20 +48,20 @@ class ReplicasLost(GagpoError, RuntimeError):
 class ServerCounters:
     """Events since the engine was created.
 
-    lost: servers given up.
-    silent: lost servers that did not answer in time.
-    revived: servers restarted.
-    asked: requests sent.
-    again: requests sent again after a failure.
+    servers_lost: servers given up.
+    timeouts: servers given up because they did not answer in time.
+    restarts: servers restarted.
+    requests: requests sent.
+    retries: requests sent again after a failure.
     broken: malformed answers.
     stale: answers from outdated weights.
     """
 
-    lost: int = 0
-    silent: int = 0
-    revived: int = 0
-    asked: int = 0
-    again: int = 0
+    servers_lost: int = 0
+    timeouts: int = 0
+    restarts: int = 0
+    requests: int = 0
+    retries: int = 0
     broken: int = 0
     stale: int = 0
 
@@ -202,8 +202,8 @@ class ReplicaRouter:
         fault: ReplicaError | None = None
         for attempt in range(MOST_TRIES):
             replica = await self._assign(request)
-            self.counters.asked += 1
-            self.counters.again += attempt > 0
+            self.counters.requests += 1
+            self.counters.retries += attempt > 0
             begun = replica.events
             try:
                 return await self._call(replica, request, sampling)
@@ -292,8 +292,8 @@ class ReplicaRouter:
     async def _give_up(self, replica: Replica, fault: Exception) -> None:
         """Give a server up and send its requests to others."""
         if replica.alive:
-            self.counters.lost += 1
-            self.counters.silent += isinstance(fault, ReplicaTimeout)
+            self.counters.servers_lost += 1
+            self.counters.timeouts += isinstance(fault, ReplicaTimeout)
             await self.withdraw(replica, str(fault))
             self.report_loss(replica, sum(one.alive for one in self.all))
 
@@ -320,7 +320,7 @@ class ReplicaRouter:
 
     async def move(self, replica: Replica, url: str) -> None:
         """Register that the server was restarted at ``url``; it is not in use yet."""
-        self.counters.revived += 1
+        self.counters.restarts += 1
         await self.withdraw(replica, NEW)
         await replica.client.close()
         replica.client = Client(url, self.deadline)

@@ -1,9 +1,9 @@
 """An expert that knows only what an agent sees.
 
-It observes every turn, whoever acts, so it can take over in any situation. An imperfect expert skips steps of the task: it
-delivers objects untreated, brings one where two are wanted, and turns on the lamp with empty hands. An orderly expert
-searches type by type in the order of the room's description, which takes about as many turns as searching the most
-promising place first and is much easier to imitate.
+It observes every turn, whoever acts, so it can take over in any situation. An imperfect expert skips steps of the task:
+it delivers objects untreated, brings one where two are wanted, and turns on the lamp with empty hands. An orderly
+expert searches type by type in the order of the room's description, which takes about as many turns as searching the
+most promising place first and is much easier to imitate.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Expert:
             self.finished = self.finished or self._finishes(action, self.goal)
 
     def next_action(self) -> str | None:
-        """The next action: ``look`` without a better idea, None when an imperfect expert believes the task is solved."""
+        """The next action: ``look`` without a better idea, None when an imperfect expert takes the task for solved."""
         if self.finished:
             return None
         action = "look" if self.goal is None else self._pursue(self.goal)

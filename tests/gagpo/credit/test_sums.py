@@ -91,6 +91,8 @@ def test_credits_that_follow_states_warn_of_aliased_keys():
         action_N=[0, 0, 0, 0, 1],
     )
     for name in ("graphgpo", "milegpo", "graph_value", "graph_sum"):
-        with pytest.warns(UserWarning, match=r"follows states, but its key does not identify them.*key=state, or, if"):
+        with pytest.warns(
+            UserWarning, match=r"follows states, but its key does not identify them.*state_key=state, or, if"
+        ):
             assert advantages(turns, load(name).credit).stats["aliasing"] == 1.0
     assert "aliasing" in advantages(turns, load("gagpo").credit).stats  # said, and no reason to warn: it averages

@@ -85,7 +85,7 @@ def test_responses_are_those_of_the_engine_in_this_process(tiny, engine, servers
     for out, mine in zip(responses, own, strict=True):
         np.testing.assert_allclose(out.logprobs, mine.logprobs, atol=1e-5)
         assert out.ids.dtype == np.int32 and out.logprobs.dtype == np.float32
-    assert engine.counters["asked"] == 8 and engine.counters["again"] == 0
+    assert engine.counters["requests"] == 8 and engine.counters["retries"] == 0
 
 
 def test_requests_hold_only_token_ids(tiny, engine, servers):
@@ -165,7 +165,7 @@ def test_broken_answers_are_retried(tiny, engine, servers):
         servers[0].asked.clear()
         servers[0].fault, servers[0].every = fault, 2
         assert tokens(engine, requests) == wanted, fault
-        assert engine.counters["again"] > before["again"] and engine.counters["lost"] == 0, fault
+        assert engine.counters["retries"] > before["retries"] and engine.counters["servers_lost"] == 0, fault
         assert (engine.counters["broken"] > before["broken"]) == (fault not in ("error", "drop")), fault
         for request in requests:
             engine.release(request.session)
@@ -175,7 +175,7 @@ def test_broken_answers_are_retried(tiny, engine, servers):
 def test_a_server_that_always_fails_is_given_up(tiny, engine, servers, fault):
     servers[0].fault = fault
     assert_same_tokens(engine, tiny)
-    assert engine.counters["lost"] == 1 and engine.measures()["engine_servers"] == 1
+    assert engine.counters["servers_lost"] == 1 and engine.measures()["engine_servers"] == 1
     assert len(servers[1].asked) == 6
 
 
@@ -197,14 +197,14 @@ def test_many_connections_that_are_cut_at_once_are_one_fault(tiny, engine, serve
     for fake in servers:
         cut_first(fake)
     assert tokens(engine, requests) == expected(tiny, requests)
-    assert engine.counters["again"] == 12 and engine.counters["lost"] == 0
+    assert engine.counters["retries"] == 12 and engine.counters["servers_lost"] == 0
 
 
 @pytest.mark.parametrize("fault", ["old weights", "mixed weights"])
 def test_an_answer_from_other_weights_is_never_taken(tiny, engine, servers, fault):
     servers[0].fault = fault
     assert_same_tokens(engine, tiny)
-    assert engine.counters["stale"] >= 1 and engine.counters["lost"] == 1
+    assert engine.counters["stale"] >= 1 and engine.counters["servers_lost"] == 1
 
 
 def test_an_unnoticed_restart_is_detected_and_mended_by_the_next_update(tiny, engine, servers):
@@ -226,7 +226,7 @@ def test_a_silent_server_is_noticed_and_its_requests_go_elsewhere(tiny, servers)
     engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], timeout=60, health_timeout=3)
     servers[0].silent = True
     assert_same_tokens(engine, tiny)
-    assert engine.counters["silent"] == 1 and engine.counters["lost"] == 1 and engine.counters["again"] == 3
+    assert engine.counters["timeouts"] == 1 and engine.counters["servers_lost"] == 1 and engine.counters["retries"] == 3
     servers[0].free.set()
     engine.close()
 
@@ -235,7 +235,7 @@ def test_a_response_that_hangs_ends_at_its_deadline(tiny, servers):
     engine = VLLMServerEngine(*tiny, urls=[fake.url for fake in servers], timeout=2, health_timeout=5)
     servers[0].fault = "hang"
     assert_same_tokens(engine, tiny, 4)
-    assert engine.counters["silent"] == 1 and engine.counters["lost"] == 1
+    assert engine.counters["timeouts"] == 1 and engine.counters["servers_lost"] == 1
     servers[0].free.set()
     engine.close()
 
@@ -243,7 +243,7 @@ def test_a_response_that_hangs_ends_at_its_deadline(tiny, servers):
 def test_a_dead_server_loses_nothing(tiny, engine, servers, caplog):
     requests = requests_of(tiny[1], 6)
     assert answered_while_one_dies(engine, servers, requests) == expected(tiny, requests)
-    assert engine.counters["lost"] == 1 and engine.counters["again"] >= 3
+    assert engine.counters["servers_lost"] == 1 and engine.counters["retries"] >= 3
     engine.load_weights(named_tensors(tiny[0]))  # it is not lost a second time
     assert [line.startswith(f"lost the vLLM server {servers[0].url}, 1 of 2") for line in caplog.messages] == [True]
 
@@ -278,7 +278,7 @@ def test_an_unsuitable_server_names_the_command_to_start_it(tiny, engine, server
 def test_an_unsuitable_server_is_given_up(tiny, engine, servers, caplog):
     servers[0].fault = "forbidden"
     assert_same_tokens(engine, tiny, 8)
-    assert len(servers[1].asked) == 8 and engine.counters["lost"] == 1
+    assert len(servers[1].asked) == 8 and engine.counters["servers_lost"] == 1
     (line,) = caplog.messages
     assert line.startswith(f"lost the vLLM server {servers[0].url}, 1 of 2 are left: ") and "\n" not in line
 

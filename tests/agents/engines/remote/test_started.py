@@ -88,7 +88,7 @@ def test_all_servers_are_restarted_with_the_same_weights_when_none_is_left(tiny,
     while more := engine.collect():
         found |= {request.session: out.ids.tolist() for request, out in more}
     assert [found[session] for session in range(6)] == expected(tiny, requests_of(tiny[1], 6))
-    assert engine.counters["lost"] == 2 and engine.counters["revived"] == 2
+    assert engine.counters["servers_lost"] == 2 and engine.counters["restarts"] == 2
     assert [started.count for started in starter.made] == [2, 2]
     engine.close()
 
@@ -111,7 +111,7 @@ def test_a_slow_server_is_not_restarted(tiny, starter):
     engine = engine_of(tiny, starter, health_timeout=3)
     starter.made[0].fake.silent = True
     assert_same_tokens(engine, tiny)
-    assert engine.counters["silent"] == 1
+    assert engine.counters["timeouts"] == 1
     starter.made[0].fake.silent = False
     starter.made[0].fake.free.set()
     engine.load_weights(named_tensors(tiny[0]))
@@ -126,7 +126,7 @@ def test_restarts_are_bounded(tiny, starter, monkeypatch):
         for started in starter.made:
             if started.running:
                 started.fake.die()
-        if engine.counters["revived"]:
+        if engine.counters["restarts"]:
             with pytest.raises(ReplicasLost, match="no vLLM server could be brought back: http"):
                 engine.generate(requests_of(tiny[1], 2), GREEDY)
         else:
