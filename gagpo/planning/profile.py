@@ -67,7 +67,7 @@ def profile(settings: RunSettings, iterations: int) -> Shares:
     Evaluations and checkpoints are left out. On a GPU every part waits for its kernels, which is slightly slower.
     """
     training = settings.training.model_copy(
-        update={"iterations": iterations + 1, "turns": None, "save_every": iterations + 2, "keep_episodes": 0}
+        update={"iterations": iterations + 1, "max_turns": None, "save_every": iterations + 2, "save_episodes_every": 0}
     )
     measured = settings.evaluation.model_copy(update={"before": False, "every": 0, "splits": []})
     settings = settings.model_copy(update={"training": training, "evaluation": measured})

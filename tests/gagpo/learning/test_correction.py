@@ -19,7 +19,7 @@ from gagpo.training.trainer import train
 from tests.gagpo.learning.test_batch import conversation
 
 STILL = {"learning_rate": 1e-12}
-ONE = {"iterations": 1, "minibatches": 2, "precision": "bfloat16"}
+ONE = {"iterations": 1, "minibatches": 2, "dtype": "bfloat16"}
 MEASURED = {"tasks": 1, "before": False}
 
 

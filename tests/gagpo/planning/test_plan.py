@@ -35,9 +35,9 @@ def planned(corridor, case, processes=1):
     """The planned peak of an update."""
     model = model_of(case)
     changes = {"microbatch_tokens": ROWS * (PROMPT + RESPONSE), "gradient_checkpointing": case.checkpointing}
-    changes["average"] = False  # only an update is measured
+    changes["ema"] = False  # only an update is measured
     lora = {"lora": {"rank": 8, "base_dtype": case.base}} if case.base else {}
-    training, engine = {**changes, "precision": case.precision}, {"dtype": case.precision}
+    training, engine = {**changes, "dtype": case.precision}, {"dtype": case.precision}
     folder = corridor().parent / "shape"
     model.config.save_pretrained(folder)
     more = {"training": training, "engine": engine, "context": {"history": 0}, "processes": processes, **lora}
@@ -89,8 +89,8 @@ def test_the_planned_cache_is_what_the_engine_reserves(corridor):
     ("evaluation", "sessions"),
     [
         ({"splits": []}, 128),
-        ({"tasks": 60, "tries": 3}, 180),
-        ({"tasks": 60, "tries": 9}, 256),
+        ({"tasks": 60, "episodes_per_task": 3}, 180),
+        ({"tasks": 60, "episodes_per_task": 9}, 256),
         ({"splits": ["train"]}, 256),
     ],
 )

@@ -22,7 +22,7 @@ def run(corridor, tmp_path):
 
 
 def test_the_average_is_that_of_all_iterations(run):
-    folder = run("one", {}, iterations=3, keep=9)
+    folder = run("one", {}, iterations=3, max_checkpoints=9)
     train(folder, quiet=True)
     expected = load_file(f"{folder.settings.model}/model.safetensors")
     for iteration in (1, 2, 3):
@@ -59,7 +59,7 @@ def test_it_is_measured_at_the_end_also_after_a_kill_and_has_a_name(run):
 
 
 def test_a_run_without_an_average_says_what_to_set(run):
-    folder = run("one", {}, average=False, iterations=1)
+    folder = run("one", {}, ema=False, iterations=1)
     train(folder, quiet=True)
     with pytest.raises(SettingsError, match=r"has no average of its weights: training\.average is false"):
         keeping.chosen(folder.path, "average", folder.settings.training)

@@ -272,7 +272,7 @@ def test_defaults_and_the_rate_of_an_adapter(corridor):
     settings = load(config)
     assert settings.lora == LoraSettings(rank=32, alpha=32.0, targets="all-linear")
     assert settings.optimizer.learning_rate == 5e-3
-    config.write_text(re.sub(r"\n  learning_rate: 0.005", "\n  warmup: 0", text))
+    config.write_text(re.sub(r"\n  learning_rate: 0.005", "\n  warmup_iterations: 0", text))
     assert resolve(load(config)).optimizer.learning_rate == 1e-5
     assert resolve(load(config, ["lora=null"])).optimizer.learning_rate == 1e-6
     assert load(config, ["lora.rank=8"]).lora.rank == 8

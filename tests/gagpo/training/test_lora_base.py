@@ -72,7 +72,7 @@ def test_the_memory_of_a_base_is_what_it_says(warm_model):
 
 def test_a_base_in_bfloat16_requires_the_same_of_training_and_sampling(corridor):
     lora = {**LORA, "base_dtype": "bfloat16"}
-    with pytest.raises(SettingsError, match=r"lora\.base=bfloat16 requires training\.precision=bfloat16"):
+    with pytest.raises(SettingsError, match=r"lora\.base_dtype=bfloat16 requires training\.dtype=bfloat16"):
         load(corridor(lora=lora))
     with pytest.raises(SettingsError, match=r"requires engine\.dtype=bfloat16"):
         load(corridor(lora=lora, training=HALF["training"]))

@@ -35,7 +35,7 @@ def test_one_slow_iteration_hardly_changes_it_and_a_slower_run_soon_does():
 
 @pytest.mark.parametrize(("turns", "iterations"), [(None, 95), (800, 3), (850, 4), (400, 0)])
 def test_a_limit_of_turns_ends_a_run_earlier(turns, iterations):
-    left = left_of({"iterations": 100, "turns": turns}, {"splits": ["test"]})
+    left = left_of({"iterations": 100, "max_turns": turns}, {"splits": ["test"]})
     for _ in range(5):
         left.iteration(10.0, 100)
     assert left.seconds(5, 500) == iterations * 10.0

@@ -28,7 +28,7 @@ def learned(tmp_path, **changes):
     return run, list(read_episodes(sorted((run.path / "episodes").glob("train-*.jsonl"))[-1]))
 
 
-SMALL = {"layers": 1, "width": 64, "vocabulary": 320}
+SMALL = {"num_layers": 1, "hidden_size": 64, "vocab_size": 320}
 
 
 def require_calls(run, episodes):
