@@ -168,11 +168,11 @@ class Correction(Options):
 
     ``none``: ratios start from the sampler's log-probabilities.
     ``recompute``: no weights.
-    ``token``: weights each token by ``min(exp(x), cap)``.
+    ``tis``: truncated importance sampling, weights each token by ``min(exp(x), cap)``.
     ``icepop``: weights tokens by ``exp(x)`` and masks those outside [low, high] (arXiv 2510.18855).
     ``sequence``: masks sequences whose geometric mean ``exp(mean x)`` is outside [low, high]; no weights.
 
-    cap: of ``token``.
+    cap: of ``tis``.
     low, high: of ``icepop``, and of ``sequence``, where the defaults are 1/3 and 3.
     """
 

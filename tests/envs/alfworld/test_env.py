@@ -77,7 +77,7 @@ def test_the_expert_wins_every_task(env: ALFWorldEnv) -> None:
             assert info["expert_action"] is None
 
 
-def test_a_hasty_expert_wins_only_simple_placing_tasks() -> None:
+def test_an_imperfect_expert_wins_only_simple_placing_tasks() -> None:
     env = make(expert="imperfect")
     for task in env.tasks("train"):
         _, info = env.reset(options={"task": task.id})

@@ -187,7 +187,7 @@ def test_the_expert_recovers_from_what_others_did():
 
 
 @pytest.mark.parametrize("settings_", [{}, {"attempts": 1, "tools": False}])
-def test_a_hasty_solver_answers_after_the_first_step_and_then_gives_up(settings_):
+def test_an_imperfect_solver_answers_after_the_first_step_and_then_gives_up(settings_):
     env = MathEnv(expert="imperfect", families="words", levels=[1, 2], **settings_)
     outcomes = set()
     for index in range(20):

@@ -39,7 +39,7 @@ def test_it_keeps_every_promise():
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_the_expert_is_right_and_the_hasty_player_mostly_not(kind):
+def test_the_expert_is_right_and_the_imperfect_player_mostly_not(kind):
     wins = {}
     for expert in (True, "imperfect"):
         env = SQLEnv(expert=expert, types=kind, size=15, test_size=1)

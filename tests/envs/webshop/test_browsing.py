@@ -53,7 +53,7 @@ def test_the_knowing_expert_opens_only_the_goal_product():
     assert all(one == 1 for one, _ in counts) and any(other > 1 for _, other in counts)
 
 
-def test_a_hasty_one_takes_the_first():
+def test_an_imperfect_one_takes_the_first():
     env = make(expert_mode="browsing", expert="imperfect")
     opened, _, info = episode(env, env.tasks("validation").ids[0])
     assert len(opened) == 1 and info["bought"]

@@ -49,7 +49,7 @@ def test_the_expert_buys_the_goal_product_with_its_options(goals):
             assert len(actions) <= env.max_turns
 
 
-def test_a_hasty_buyer_finds_the_product_and_takes_it_as_it_is():
+def test_an_imperfect_buyer_finds_the_product_and_takes_it_as_it_is():
     env = make(expert="imperfect")
     rewards = []
     for task in env.tasks("test").ids[:120]:

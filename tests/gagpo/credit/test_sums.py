@@ -68,7 +68,7 @@ def test_a_sums_key_is_that_of_its_credits_and_survives_a_round_trip():
         ({"credits": ["empg"]}, "credits: empg requires the policy's entropy"),
         (
             {"credits": [{"name": "gagpo", "state_key": "history"}]},
-            "has a key of its own.* set credit.state_key=history",
+            "has a separate state_key.* set credit.state_key=history",
         ),
         ({"weights": [1.0]}, r"one number for each of the 2 credits \(got 1\)"),
         ({"credits": []}, "at least 1 item"),

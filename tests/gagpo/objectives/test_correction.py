@@ -159,9 +159,9 @@ def test_options_of_the_correction():
     assert load("grpo", {"correction": "tis"}).correction.cap == 2.0
     assert load("grpo", {"correction": {"name": "icepop", "high": 6}}).correction.high == 6
     assert load("grpo", load("grpo", {"correction": "icepop"}).model_dump()).correction.name == "icepop"
-    with pytest.raises(ValueError, match=r"cap requires correction token \(got icepop\)"):
+    with pytest.raises(ValueError, match=r"cap requires correction tis \(got icepop\)"):
         load("grpo", {"correction": {"name": "icepop", "cap": 4}})
-    with pytest.raises(ValueError, match=r"low requires correction icepop or sequence \(got token\)"):
+    with pytest.raises(ValueError, match=r"low requires correction icepop or sequence \(got tis\)"):
         load("grpo", {"correction": {"name": "tis", "low": 0.4}})
     whole = load("grpo", {"correction": {"name": "icepop"}})
     assert load("grpo", whole.model_dump(mode="json")) == whole
