@@ -21,7 +21,7 @@ from gagpo.data.episodes import Episode
 from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import RunSettings, SettingsError
-from gagpo.settings.derived import RECIPE, Derived, recipe, refuse_other
+from gagpo.settings.derived import RECIPE, Derived, recipe, require_same_recipe
 from gagpo.settings.resolve import take_derived_values
 from gagpo.sft.demonstrations import Demonstrations, demonstrations, environment_of, of_file, phrasing_of, sft_of
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, resolved, vocabulary_of, words
@@ -57,7 +57,7 @@ def sft(settings: RunSettings, quiet: bool = False, say: Say = lambda _: None) -
     folder = Path(settings.model)
     made = recipe(settings)
     work = folder.with_name(f"{folder.name}.under-way")
-    refuse_other(work, settings)
+    require_same_recipe(work, settings)
     model, tokenizer, rows = prepare(settings, work, {RECIPE: _text(made)}, quiet)
     found = json.loads((work / _FOUND).read_text(encoding="utf-8"))
     say(words(found["derived"]))

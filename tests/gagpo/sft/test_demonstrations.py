@@ -99,7 +99,7 @@ def test_mistakes_are_imitated_whether_the_episode_succeeds_or_not(corridor):
     assert shown.mistakes == 0.5
 
 
-def test_a_hasty_player_makes_half_of_the_episodes_unless_it_is_set(corridor, monkeypatch):
+def test_an_imperfect_player_makes_half_of_the_episodes_unless_it_is_set(corridor, monkeypatch):
     players = []
     monkeypatch.setattr(
         module, "play", lambda settings, kwargs, agent, tasks, *_: players.append((kwargs, tasks)) or []
