@@ -69,7 +69,7 @@ def test_a_corrected_learner_reads_its_chat_template_with_the_variables_of_the_c
 
 def test_a_recipe_that_cannot_be_played_is_refused(corridor, warm_model, monkeypatch):
     monkeypatch.setattr(recipes, "read_mapping", lambda path: {"run": {"corrected": 0.5}})
-    with pytest.raises(InvalidArgument, match=r"played by sft\.base"):
+    with pytest.raises(InvalidArgument, match=r"played by sft\.base_model"):
         load_recipe(corridor())
     with pytest.raises(InvalidArgument, match="shares of one whole"):
         load_recipe(corridor(), [f"sft.base_model={warm_model}", "sft.mistake_rate=0.7"])

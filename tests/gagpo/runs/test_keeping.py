@@ -75,7 +75,7 @@ def test_without_a_criterion_there_is_no_best(corridor, tmp_path):
     training = {"iterations": 2, "max_checkpoints": 1, "best_metric": None}
     run = scripted(corridor(training=training, evaluation={"before": False, "tasks": 1}), tmp_path / "run", [0.9, 0.1])
     assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2]
-    with pytest.raises(SettingsError, match=r"training\.best is not set"):
+    with pytest.raises(SettingsError, match=r"training\.best_metric is not set"):
         evaluate(f"{run}@best", tasks=1, workers=0, quiet=True)
 
 
@@ -99,7 +99,7 @@ def test_a_run_that_the_disk_cannot_hold_is_not_begun(corridor, tmp_path, monkey
     monkeypatch.setattr(recorder.shutil, "disk_usage", lambda _: Usage(10**9, 0, 20_000_000))
     folder = RunFolder.new(tmp_path / "run", load(corridor(training={"iterations": 9})))
     with pytest.raises(
-        CheckpointError, match=r"4 checkpoints need 0\.0\d+ GB and .* has 0\.02 GB free.*training\.keep"
+        CheckpointError, match=r"4 checkpoints need 0\.0\d+ GB and .* has 0\.02 GB free.*training\.max_checkpoints"
     ):
         Trainer(folder, quiet=True)
     assert not folder.path.exists()

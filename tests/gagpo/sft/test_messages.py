@@ -286,7 +286,7 @@ def test_a_template_that_raises_names_the_row(stored, tiny):
 def test_conversations_train_a_pretrained_model_and_the_best_one_is_kept(corridor, warm_model, stored, tmp_path):
     path = stored(*[TALK] * 8)
     changes = [f"model={tmp_path / 'm'}", f"sft.data={path}", "sft.steps=4", "sft.every=2", "sft.batch=4"]
-    with pytest.raises(InvalidArgument, match=r"requires a pretrained model: set sft\.base"):
+    with pytest.raises(InvalidArgument, match=r"requires a pretrained model: set sft\.base_model"):
         sft(load(corridor(), changes), quiet=True)
     said = []
     folder = sft(load(corridor(), [*changes, f"sft.base_model={warm_model}"]), quiet=True, say=said.append)
