@@ -211,7 +211,11 @@ def _language_agent(folder: str, commit: str | None, prepared: PreparedEvaluatio
     model = load_model(folder, engine_settings.dtype, device, trust_remote_code=trust, revision=commit)
     tokenizer = load_tokenizer(folder, commit, trust_remote_code=trust)
     engine = make_engine(
-        engine_settings.options, model, tokenizer, dtype=engine_settings.dtype, memory=engine_settings.memory
+        engine_settings.options,
+        model,
+        tokenizer,
+        dtype=engine_settings.dtype,
+        memory=engine_settings.gpu_memory_utilization,
     )
     sampling = Sampling(conditions.temperature, conditions.max_tokens)
     return language_agent(engine, prepared.env, sampling, **dict(conditions.context))

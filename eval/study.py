@@ -16,6 +16,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.renamed import PRESETS
 from gagpo.base.tables import WIDTH, Table, ascii_only
 from gagpo.eval.at_k import rates_at_k
 from gagpo.eval.compare import require_same_task_set
@@ -301,6 +302,7 @@ def read_rows(path: Path) -> list[RunRow]:
     """The rows of a file, one JSON object per line; :class:`BadResult` tells line and key of a bad one."""
     lines = read_text(path).removeprefix("\ufeff").split("\n")  # splitlines() would end a line within a JSON string
     rows = [read_as(RunRow, line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
+    rows = [row.model_copy(update={"label": PRESETS.get(row.label, row.label)}) for row in rows]  # of earlier versions
     if not rows:
         raise BadResult(f"{path}: holds no rows")
     return rows

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
+from gagpo.base import renamed
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options, by_name, problems, sentence
@@ -216,6 +217,8 @@ def row(name: str) -> Cells:
     """The cells of a preset; InvalidArgument suggests the nearest names."""
     if name in PRESETS:
         return PRESETS[name]
+    if reason := renamed.replacement(renamed.PRESETS, name, "algorithm"):
+        raise InvalidArgument(reason)
     raise InvalidArgument(f"there is no algorithm {name!r}; {hint(name, PRESETS)}")
 
 

@@ -23,7 +23,7 @@ from gagpo.base.progress import track
 from gagpo.data import Episode
 from gagpo.envs.base import Kwargs
 from gagpo.model.loading import load_model, load_tokenizer
-from gagpo.settings.derived import RECIPE, refuse_other
+from gagpo.settings.derived import RECIPE, require_same_recipe
 from gagpo.settings.derived import recipe as settings_of
 from gagpo.sft.demonstrations import (
     LABEL,
@@ -52,7 +52,7 @@ def make(recipe: Recipe, quiet: bool = False) -> Path:
     settings = recipe.settings
     folder = Path(settings.model)
     work = folder.with_name(f"{folder.name}.under-way")
-    refuse_other(work, settings)
+    require_same_recipe(work, settings)
     begun = work / "start" / EXTRAS
     if begun.exists() and begun.read_text(encoding="utf-8") != recipe.extras.model_dump_json():
         raise InvalidArgument(f"{work} was begun with another recipe; delete it to start again")

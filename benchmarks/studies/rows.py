@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gagpo.base.renamed import new_metric
+
 FOLDER = Path(__file__).parents[2] / "lab" / "studies"
 """Where rows are kept beside the page that is written from them."""
 
@@ -17,9 +19,10 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         return
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            yield json.loads(line)
+            row = json.loads(line)
         except json.JSONDecodeError:
             continue
+        yield {new_metric(name): value for name, value in row.items()}  # rows of earlier versions have old names
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:

@@ -131,7 +131,11 @@ def _advice(error: Exception) -> str:
 
 
 def _hint(option: str, parameters: Sequence[Any]) -> None:
-    """Suggest a setting for an unknown ``option`` of a command that takes overrides."""
+    """Suggest a setting for an unknown ``option`` of a command that takes overrides, or the option's new name."""
+    from gagpo.base.renamed import OPTIONS
+
+    if option in OPTIONS:
+        print(f"gagpo: {option} is renamed to {OPTIONS[option]}", file=sys.stderr)
     if not option or not any(parameter.name == "overrides" for parameter in parameters):
         return
     from gagpo.settings import RunSettings

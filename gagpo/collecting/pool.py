@@ -23,7 +23,7 @@ def _open_pool(settings: RunSettings, env: RunEnvironment) -> Pool:
     return open_pool(
         env.environment.id,
         env.environment.kwargs,
-        workers=rolling.processes,
+        workers=rolling.workers,
         step_timeout=rolling.step_timeout,
         reset_timeout=rolling.reset_timeout,
         memory_limit_mb=rolling.worker_memory,

@@ -14,7 +14,7 @@ from gagpo.planning.plan import Guess, plan, shape_of
 from gagpo.settings import RunSettings
 
 CONTEXT = 1.0 * GB  # GPU memory of CUDA and its libraries
-FRAGMENTS = 0.05  # share of GPU memory lost to fragmentation
+FRAGMENTS = 0.05  # fraction of GPU memory lost to fragmentation
 UPDATE = "lower training.microbatch_tokens, or set training.gradient_checkpointing=true or training.dtype=bfloat16"
 SMALLER = {
     "sampling": "lower rollout.concurrency, or set engine.dtype=bfloat16",
@@ -22,7 +22,7 @@ SMALLER = {
     "backward": UPDATE,
     "step": "use an adapter (lora), more GPUs (processes) or a smaller model",
 }
-"""What takes less memory, by the phase that needs the most."""
+"""How to reduce the peak, by the phase in which it occurs."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class MemoryVerdict:
     gigabytes: memory of the GPU.
     available: bytes available to tensors.
     needed: bytes at the peak.
-    advice: the answer in one line.
+    advice: the verdict and what to change, in one line.
     """
 
     gigabytes: float
@@ -46,13 +46,15 @@ class MemoryVerdict:
 
 
 def judge(settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape | None = None) -> MemoryVerdict:
-    """Whether the run fits ``gigabytes``, and if not, which settings take less memory."""
+    """Whether the run fits ``gigabytes``, and if not, which settings reduce its memory."""
     if not gigabytes > 0:
         raise InvalidArgument(f"a GPU's memory must be a positive number of GB, got {gigabytes}")
-    available = gigabytes * GB * (1 - FRAGMENTS) - (CONTEXT if settings.device != "cpu" else 0.0)
+    available = gigabytes * GB * (1 - FRAGMENTS)
+    if settings.device != "cpu":
+        available -= CONTEXT
     needed, phase = plan(settings, guess, shape or shape_of(settings), gigabytes).peak()
-    seen = f"{needed / GB:.1f} of {available / GB:.1f} GB; the most is needed in the {phase}"
-    advice = f"fits: {seen}" if needed <= available else f"does not fit: {seen}: {SMALLER[phase]}"
+    numbers = f"{needed / GB:.1f} of {available / GB:.1f} GB; peak memory: {phase}"
+    advice = f"fits: {numbers}" if needed <= available else f"does not fit: {numbers}; {SMALLER[phase]}"
     return MemoryVerdict(gigabytes, available, needed, advice)
 
 

@@ -27,7 +27,7 @@ PHASES = ("sampling", "loss", "backward", "step")
 class Part:
     """One part of the memory.
 
-    phases: of an iteration, in which it is held.
+    phases: the phases of an iteration in which it is allocated.
     note: its contents, for the table.
     host: in host memory, not on the GPU.
     """
@@ -41,33 +41,35 @@ class Part:
 
 def peak(parts: Sequence[Part]) -> tuple[float, str]:
     """Peak bytes on the device, and the phase of the peak."""
-    sums = {phase: sum(one.bytes for one in parts if phase in one.phases and not one.host) for phase in PHASES}
-    worst = max(PHASES, key=lambda phase: sums[phase])
-    return sums[worst], worst
+    on_device = [part for part in parts if not part.host]
+    sums = {phase: sum(part.bytes for part in on_device if phase in part.phases) for phase in PHASES}
+    highest = max(PHASES, key=lambda phase: sums[phase])
+    return sums[highest], highest
 
 
 def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     """One rank's part of weights, gradients and optimiser of policy and reference."""
-    extra, every, ranks = adapter(settings, shape), PHASES, settings.processes
-    count = extra or shape.parameters
-    frozen, held_in = base_bytes(settings, shape)
-    shares = f"; 1 of {ranks} parts" if ranks > 1 else ""
+    ranks = settings.processes
+    adapted = adapter(settings, shape)
+    count = adapted or shape.parameters  # of the trained parameters
+    frozen, base_format = base_bytes(settings, shape)
+    sharded = f"; 1 of {ranks} parts" if ranks > 1 else ""
     parts = [
-        Part("weights", (frozen + 4 * extra) / ranks, every, held_in + shares),
-        Part("gradients", 4 * count / ranks, ("loss", "backward", "step"), "float32; freed after each step" + shares),
-        Part("optimiser", MOMENTS * count / ranks, every, "Adam's two moments, float32" + shares),
+        Part("weights", (frozen + 4 * adapted) / ranks, PHASES, base_format + sharded),
+        Part("gradients", 4 * count / ranks, ("loss", "backward", "step"), "float32; freed after each step" + sharded),
+        Part("optimiser", MOMENTS * count / ranks, PHASES, "Adam's two moments, float32" + sharded),
     ]
     if settings.device != "cpu":
         note = "the square root of a moment, of all weights"
         parts.append(Part("optimiser's step", 4 * count / ranks, ("step",), note))
-    if settings.algorithm.kl.coefficient > 0 and not extra:
-        size, note = _size(settings.engine.dtype), f"{settings.engine.dtype}, for algorithm.kl" + shares
-        parts.append(Part("reference", size * count / ranks, every, note))
+    if settings.algorithm.kl.coefficient > 0 and not adapted:  # with an adapter the frozen weights are the reference
+        note = f"{settings.engine.dtype}, for algorithm.kl" + sharded
+        parts.append(Part("reference", _size(settings.engine.dtype) * count / ranks, PHASES, note))
     if ranks > 1:
         parts += gathered_parts(settings, shape)
     if settings.training.ema:
-        note = "of the weights, float32" + shares
-        parts.append(Part("average", 4 * count / ranks, every, note, host=settings.device != "cpu"))
+        note = "moving average of the weights, float32" + sharded
+        parts.append(Part("ema", 4 * count / ranks, PHASES, note, host=settings.device != "cpu"))
     return parts
 
 
@@ -76,24 +78,28 @@ def base_bytes(settings: RunSettings, shape: Shape) -> tuple[float, str]:
     base = "float32" if settings.lora is None else settings.lora.base_dtype
     if base == "float32":
         return 4.0 * shape.parameters, "float32"
-    halved = shape.linear + max(0, shape.embeddings - shape.vocabulary * shape.width)  # with an untied output layer
+    # An untied output layer counts as an embedding, and is one of the linear layers that are halved.
+    halved = shape.linear + max(0, shape.embeddings - shape.vocabulary * shape.width)
     return 4.0 * shape.parameters - 2 * halved, f"{base} matrices, else float32"
 
 
 def gathered_parts(settings: RunSettings, shape: Shape) -> list[Part]:
-    """Memory that ``fully_shard`` gathers: weights of two layers with their buffers, and gradients of trained ones.
+    """Memory that ``fully_shard`` gathers: weights of two layers with their buffers, and gradients of trained layers.
 
-    Embeddings and output layer stay gathered for a whole pass.
+    FSDP gathers the next layer while one is computed, so two layers are whole at a time. Embeddings and output layer
+    belong to no layer and stay gathered for a whole pass.
     """
     size = _size(settings.training.dtype)
     layer = (shape.parameters - shape.embeddings) / shape.layers
     trained = settings.lora is None
+    # Of a layer: its weights and the next one's, each with a buffer, while no gradient exists; or one copy less and a
+    # gradient in float32.
     work = max(4 * size, 3 * size + 4) if trained else 4 * size
     ends = shape.embeddings * (2 * size + 4 if trained else size)
     return [
         Part("gathered ends", shape.embeddings * size, ("loss",), "embeddings and output layer, whole"),
-        Part("gathered layers", 2 * size * layer, ("loss",), "of one layer, and the next one's on their way"),
-        Part("gathered", ends + work * layer, ("backward",), "the same, and gradients on their way"),
+        Part("gathered layers", 2 * size * layer, ("loss",), "one layer, and the next one in transfer"),
+        Part("gathered", ends + work * layer, ("backward",), "the same, and gradients in transfer"),
     ]
 
 
@@ -110,11 +116,12 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     """Engine weights and caches, held while sampling and, unless the engine sleeps, during the update.
 
     row: tokens of the longest row.
-    gigabytes: memory of the GPU, of which vLLM takes a share.
+    gigabytes: memory of the GPU, of which vLLM allocates a fraction.
     """
-    engine, rolling = settings.engine, settings.rollout
-    held = ("sampling",) if engine.sleep and not rolling.ahead else PHASES
-    size, ranks = _size(engine.dtype), settings.processes
+    engine, rollout, ranks = settings.engine, settings.rollout, settings.processes
+    # An engine that samples ahead works during updates too, so it cannot sleep.
+    phases = ("sampling",) if engine.sleep and not rollout.ahead else PHASES
+    size = _size(engine.dtype)
     largest = shape.vocabulary * shape.width
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
     if engine.options.serves:
@@ -127,44 +134,48 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
                 Part("KV cache", cache, PHASES, f"{engine.name} on a CPU"),
             ]
         share = engine.gpu_memory_utilization or engine.options.memory_fraction
-        least = size * shape.parameters + token * row
-        taken = max(least, share * gigabytes * GB) if gigabytes else least
-        note = f"engine.gpu_memory_utilization={share:g} of the GPU; weights and one response need {least / GB:.1f} GB"
-        return [Part("engine weights and KV cache", taken, held, note), *_sending(settings, largest)]
+        minimum = size * shape.parameters + token * row
+        allocated = max(minimum, share * gigabytes * GB) if gigabytes else minimum
+        note = f"engine.gpu_memory_utilization={share:g}; weights and one response need {minimum / GB:.1f} GB"
+        return [Part("engine weights and KV cache", allocated, phases, note), *_sending(settings, largest)]
     parts = []
-    if engine.dtype != "float32" or rolling.ahead or ranks > 1:
+    if engine.dtype != "float32" or rollout.ahead or ranks > 1:
         if ranks > 1:
             note = "the largest, gathered from all ranks"
-            parts.append(Part("a weight on its way", 4 * largest, ("sampling",), note))
-        parts.append(Part("engine weights", size * shape.parameters, held, f"a copy in {engine.dtype}"))
-    if rolling.ahead:
-        parts.append(Part("weights on their way", 4 * shape.parameters, PHASES, "a copy, until the engine has them"))
+            parts.append(Part("a weight in transfer", 4 * largest, ("sampling",), note))
+        parts.append(Part("engine weights", size * shape.parameters, phases, f"a copy in {engine.dtype}"))
+    if rollout.ahead:
+        parts.append(Part("weights in transfer", 4 * shape.parameters, PHASES, "a copy, until the engine has them"))
     sessions = most_sessions(settings)
-    capacity = -(-(row + 1) // 128) * 128
+    capacity = -(-(row + 1) // 128) * 128  # the cache grows by blocks of 128 tokens
     note = f"{sessions} sessions of {capacity} tokens, {engine.dtype}"
-    parts.append(Part("KV cache", token * sessions * capacity, held, note))
+    parts.append(Part("KV cache", token * sessions * capacity, phases, note))
     sampled = sessions * shape.vocabulary * (24 + (size if size < 4 else 0))
-    parts.append(Part("sampling", sampled, ("sampling",), "logits, probabilities and their sums, 24 bytes a word"))
+    parts.append(
+        Part("sampling", sampled, ("sampling",), "logits, probabilities and their sums, 24 bytes per vocabulary entry")
+    )
     return parts
 
 
 def most_sessions(settings: RunSettings) -> int:
-    """Most simultaneous episodes of one rank, in training or evaluation."""
-    rolling, ranks = settings.rollout, settings.processes
-    sizes = [-(-rolling.tasks // ranks) * rolling.group_size]
+    """Maximum number of simultaneous episodes of one rank, in training or evaluation."""
+    rollout, ranks = settings.rollout, settings.processes
+    sizes = [-(-rollout.tasks // ranks) * rollout.group_size]
     for env in settings.all_environments:
         for split in env.evaluation.splits:
             tasks = env.evaluation.tasks or env.environment.kwargs.get("counts", {}).get(split)
-            # Of other splits only the environment knows the size, and a plan builds none.
-            sizes.append(-(-tasks // ranks) * env.evaluation.episodes_per_task if tasks else rolling.concurrency)
-    return min(rolling.concurrency, max(sizes))
+            if tasks:
+                sizes.append(-(-tasks // ranks) * env.evaluation.episodes_per_task)
+            else:  # only the environment has the size of the split, and a plan builds no environment
+                sizes.append(rollout.concurrency)
+    return min(rollout.concurrency, max(sizes))
 
 
 def _sending(settings: RunSettings, largest: int) -> list[Part]:
     """Memory on the trainer's device for an engine in other processes; weights are sent one by one."""
     if settings.device == "cpu" or not settings.engine.options.serves:
         return []
-    return [Part("a weight on its way", 4 * largest, ("sampling",), "the largest weight, whole")]
+    return [Part("a weight in transfer", 4 * largest, ("sampling",), "the largest weight, whole")]
 
 
 def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, turns: float) -> list[Part]:
@@ -183,25 +194,28 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
     if settings.device == "cpu" and half and scores <= SMALL_SCORES:
         layer += 2 * scores  # a CPU keeps few attention scores in half precision
     whole = settings.lora is None or settings.lora.base_dtype == "float32"
-    copies = 2 * (shape.parameters if whole else shape.embeddings) if half and not sharded else 0
-    checkpointed = training.gradient_checkpointing
+    copies = 0
+    if half and not sharded:  # autocast keeps a bfloat16 copy of each float32 weight for a pass
+        copies = 2 * (shape.parameters if whole else shape.embeddings)
     ends = 3 * width * tokens * shape.width  # input and output of the last norm, and its selected rows
-    one = tokens * width * shape.width if checkpointed else layer
-    how = "the input of every layer" if checkpointed else "6 D + 4 F + 2 A + 2 C numbers a token and layer"
-    parts = [Part("activations", shape.layers * one + ends, ("loss", "backward"), f"{tokens} tokens; {how}")]
+    checkpointed = training.gradient_checkpointing
+    stored, contents = layer, "6 D + 4 F + 2 A + 2 C numbers per token and layer"
+    if checkpointed:
+        stored, contents = tokens * width * shape.width, "the input of every layer"
+    parts = [Part("activations", shape.layers * stored + ends, ("loss", "backward"), f"{tokens} tokens; {contents}")]
     if shape.materialized and scores > KEPT_SCORES:
         block = RECOMPUTED_SCORE * tokens * shape.heads * min(BLOCK, row)
-        parts.append(Part("scores", block, ("loss", "backward"), f"of a block of {BLOCK} queries, written out"))
+        parts.append(Part("scores", block, ("loss", "backward"), f"of a block of {BLOCK} queries, materialized"))
     if checkpointed:
         work = layer + width * 2 * tokens * shape.feed_forward * shape.experts
-        parts.append(Part("one layer again", work, ("backward",), "its activations, computed a second time"))
+        parts.append(Part("recomputed layer", work, ("backward",), "activations of one layer, computed a second time"))
     if copies:
         phases = ("loss",) if checkpointed else ("loss", "backward")
         parts.append(Part("half-precision copies", copies, phases, "of the weights, for one pass"))
     trained = row - prompt * turns if settings.context.history == "full" else 0.0
-    share = min(1.0, max(trained, settings.rollout.max_tokens) / row)
-    logits = logits_bytes(shape, max(1, round(share * tokens)), half, settings.device.partition(":")[0])
-    parts.append(Part("logits", logits, ("loss",), "16 bytes each, in chunks; the output layer's gradient on its way"))
+    fraction = min(1.0, max(trained, settings.rollout.max_tokens) / row)
+    logits = logits_bytes(shape, max(1, round(fraction * tokens)), half, settings.device.partition(":")[0])
+    parts.append(Part("logits", logits, ("loss",), "16 bytes each, in chunks; the output layer's gradient"))
     return parts
 
 
@@ -224,9 +238,10 @@ def logits_bytes(shape: Shape, tokens: int, half: bool, kind: str) -> float:
     kind: type of device.
     """
     chunk = min(tokens, chunk_tokens(shape.vocabulary, kind))
-    on_the_way = (1 if chunk == tokens else 2) * 4 * shape.vocabulary * shape.width
-    each = chunk * shape.vocabulary
-    return max(16 * each, 12 * each + on_the_way) + (2 * each if half else 0)
+    # Several chunks add to the output layer's gradient: the sum so far and the next chunk's are both there.
+    gradients = (1 if chunk == tokens else 2) * 4 * shape.vocabulary * shape.width
+    count = chunk * shape.vocabulary
+    return max(16 * count, 12 * count + gradients) + (2 * count if half else 0)
 
 
 def _size(dtype: str) -> int:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-PROGRAM = 6e8  # bytes
+PROGRAM = 6e8  # bytes of Python and its libraries
 MEASURED = ("mean_turns", "response_tokens", "tokens_per_second")
-GUESSED_TURNS, GUESSED_RESPONSE = 0.5, 0.25  # typical turns and response tokens, as shares of their limits
+GUESSED_TURNS, GUESSED_RESPONSE = 0.5, 0.25  # typical turns and response tokens, as fractions of their limits
 
 
 @dataclass(frozen=True)
@@ -70,36 +70,36 @@ def _most_turns(environment: EnvironmentSettings) -> int:
 def row_tokens(settings: RunSettings, prompt: int, turns: float, response: float, context: int) -> int:
     """Tokens of a typical row: a turn with its window of earlier ones, or the whole conversation."""
     history = settings.context.history
-    shown = turns if history == "full" else min(turns, 1 + int(history))
-    return int(min(context, prompt * shown + response * (shown - 1) + settings.longest_response))
+    in_row = turns if history == "full" else min(turns, 1 + int(history))
+    return int(min(context, prompt * in_row + response * (in_row - 1) + settings.longest_response))
 
 
 def guess_of(settings: RunSettings) -> Guess:
-    """Tokens of a turn in an expert's episode of each environment; the default guess if none can be played here."""
+    """Tokens of a turn in an expert's episode of each environment; the default guess if none can be run here."""
     model = pretrained.folder_of(model_or_base(settings))
     if Path(model).is_dir():
-        with suppress(GagpoError):  # no tokenizer, or not the environment's data
+        with suppress(GagpoError):  # the tokenizer or the environment's data is missing
             tokenizer = load_tokenizer(model)
-            return Guess(prompt=max(_turn_tokens(one, tokenizer) for one in settings.all_environments))
+            return Guess(prompt=max(_turn_tokens(env, tokenizer) for env in settings.all_environments))
     return DEFAULT_GUESS
 
 
 def _turn_tokens(env: RunEnvironment, tokenizer: Any) -> int:
-    with closing(make_with_expert(env.environment.id, env.environment.kwargs)) as made:
-        context = make_context(tokenizer, made, **dict(env.context))
-        task = tasks_of(made, env.environment.split).require().ids[0]
-        *before, last = [turn for turn, _ in preview(made, context, task)]
-    shown = len(before) if context.history == "full" else min(len(before), int(context.history))
-    spoken = sum(len(turn.response_ids) for turn in before[len(before) - shown :])
-    return -(-(len(last.prompt_ids) - spoken) // (shown + 1))
+    with closing(make_with_expert(env.environment.id, env.environment.kwargs)) as environment:
+        context = make_context(tokenizer, environment, **dict(env.context))
+        task = tasks_of(environment, env.environment.split).require().ids[0]
+        *before, last = [turn for turn, _ in preview(environment, context, task)]
+    window = len(before) if context.history == "full" else min(len(before), int(context.history))
+    responses = sum(len(turn.response_ids) for turn in before[len(before) - window :])
+    return -(-(len(last.prompt_ids) - responses) // (window + 1))
 
 
 def measured_guess(rows: Sequence[Mapping[str, float]]) -> Guess:
     """The mean of a run's metrics over its last ten iterations."""
-    last = rows[-10:]
-    if not last:
+    latest = rows[-10:]
+    if not latest:
         raise InvalidArgument("the run has no finished iteration")
-    turns, response, speed = (sum(float(row[name]) for row in last) / len(last) for name in MEASURED)
+    turns, response, speed = (sum(float(row[name]) for row in latest) / len(latest) for name in MEASURED)
     return Guess(turns=turns, response=response, tokens_per_second=speed)
 
 
@@ -109,9 +109,9 @@ class MemoryPlan:
 
     shape: sizes of the model.
     parts: of the memory.
-    tokens: of an iteration: sampled (``guess`` and upper bound ``most``), ``trained_on``, and ``row`` in a row.
+    tokens: of an iteration: sampled (``guess`` and upper bound ``most``), ``trained_on``, and of one ``row``.
     hours: of the whole run; None if the speed is unknown.
-    disk: bytes of a ``checkpoint`` and at ``most`` of all, and the number kept (``keep``, ``best``).
+    disk: bytes of a ``checkpoint``, and ``most`` of all; number of checkpoints that are kept (``keep``, ``best``).
     """
 
     shape: Shape
@@ -135,7 +135,7 @@ class MemoryPlan:
 
 
 def shape_of(settings: RunSettings) -> Shape:
-    """Sizes from the model's config.json, without downloads; of a model that SFT will create, from the section ``sft``.
+    """Sizes from the model's config.json, without downloads; of a model that SFT will create, from section ``sft``.
 
     Raises:
         ModelError: for a folder without config, or a hub name that is not cached.
@@ -148,7 +148,7 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
 
     model = model_or_base(settings)
     if pretrained.is_missing(model):
-        raise ModelError(f"{model} is not here, and a plan downloads nothing; run `gagpo models get {model}`")
+        raise ModelError(f"{model} is not downloaded, and a plan downloads nothing; run `gagpo models get {model}`")
     name = pretrained.folder_of(model)
     folder = Path(name)
     if not folder.exists() and settings.sft is not None and settings.sft.base_model is None:
@@ -158,10 +158,10 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
         raise ModelError(f"model folder {name} has no config.json; is it a Hugging Face model folder?")
     try:
         revision = settings.revision or "main"
-        found: PreTrainedConfig = AutoConfig.from_pretrained(
+        model_config: PreTrainedConfig = AutoConfig.from_pretrained(
             name, local_files_only=True, revision=revision, trust_remote_code=settings.trust_remote_code
         )
-        return found
+        return model_config
     except (OSError, ValueError, KeyError) as error:
         if folder.exists() or name.startswith(os.sep):
             raise ModelError(f"the config of {name} cannot be read: {first_line(error)}") from None
@@ -174,7 +174,7 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
 def plan(
     settings: RunSettings, guess: Guess = DEFAULT_GUESS, shape: Shape | None = None, gigabytes: float | None = None
 ) -> MemoryPlan:
-    """Predict a run. gigabytes: memory of the GPU, of which vLLM takes a share."""
+    """Predict a run. gigabytes: memory of the GPU, of which vLLM allocates a fraction."""
     shape = shape or shape_of(settings)
     rollout = settings.rollout
     usual_turns, usual_response = guess.usual(settings)
@@ -193,13 +193,15 @@ def plan(
     hours = sampled * settings.training.iterations / rate / 3600 if rate else None
     trained = adapter(settings, shape) or shape.parameters
     states = (4 + MOMENTS + 4 * settings.training.ema) * trained
-    keep, best = settings.training.max_checkpoints, float(settings.training.best_metric is not None)
-    disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": states * (keep + 1 + best)}
+    keep = settings.training.max_checkpoints
+    best = float(settings.training.best_metric is not None)
+    most = states * (keep + 1 + best)  # a new checkpoint is complete before the oldest is removed
+    disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": most}
     parts = [
         *state_parts(settings, shape),
         *engine_parts(settings, shape, row, gigabytes),
         *update_parts(settings, shape, row, guess.prompt, usual_turns),
-        Part("checkpoint", states, PHASES, "a copy, written while the run goes on", host=settings.device != "cpu"),
+        Part("checkpoint", states, PHASES, "a copy, written in the background", host=settings.device != "cpu"),
         Part("program", PROGRAM, PHASES, "Python and its libraries", host=settings.device != "cpu"),
     ]
     return MemoryPlan(shape, parts, tokens, hours, disk)

@@ -18,7 +18,7 @@ from gagpo.training.trainer import Trainer
 
 PARTS = {
     "environments": "waiting for the environments",
-    "prompts and actions": "texts to tokens and back, all of sampling with an engine elsewhere",
+    "prompts and actions": "texts to tokens and back; all of sampling with an engine in other processes",
     "reading": "the engine reads prompts",
     "decoding": "the engine samples tokens",
     "collecting": "the rest of collecting",
@@ -33,35 +33,36 @@ BAR = 24
 
 
 @dataclass(frozen=True)
-class Shares:
-    """The time of an iteration by part.
+class IterationProfile:
+    """The time of an iteration by part, in the order of :data:`PARTS`.
 
-    wall: seconds, in the order of :data:`PARTS`.
-    processor: CPU seconds.
+    wall: seconds of wall time.
+    cpu: seconds of CPU time.
     metrics: of every measured iteration.
     """
 
     wall: dict[str, float]
-    processor: dict[str, float]
+    cpu: dict[str, float]
     metrics: list[Metrics]
 
     def table(self, title: str) -> Table:
         """A row with a bar for each part."""
-        total, most = sum(self.wall.values()), max(self.wall.values())
+        total = sum(self.wall.values())
+        longest = max(self.wall.values())
         rows = [
-            [part, f"{wall:.2f}", f"{wall / total:.0%}", f"{self.processor[part]:.2f}", "#" * round(BAR * wall / most)]
+            [part, f"{wall:.2f}", f"{wall / total:.0%}", f"{self.cpu[part]:.2f}", "#" * round(BAR * wall / longest)]
             for part, wall in self.wall.items()
             if wall > 0
         ]
-        rows.append(["an iteration", f"{total:.2f}", "100%", f"{sum(self.processor.values()):.2f}", ""])
-        return Table(["part", "seconds", "share", "processor", ""], rows, title, words=(0, 4), total=True)
+        rows.append(["an iteration", f"{total:.2f}", "100%", f"{sum(self.cpu.values()):.2f}", ""])
+        return Table(["part", "seconds", "fraction", "CPU", ""], rows, title, words=(0, 4), total=True)
 
     def record(self) -> dict[str, Any]:
         """For JSON."""
-        return {"seconds": self.wall, "processor_seconds": self.processor, "metrics": self.metrics}
+        return {"seconds": self.wall, "processor_seconds": self.cpu, "metrics": self.metrics}
 
 
-def profile(settings: RunSettings, iterations: int) -> Shares:
+def profile(settings: RunSettings, iterations: int) -> IterationProfile:
     """Train one warm-up iteration and ``iterations`` measured ones in a temporary folder.
 
     Evaluations and checkpoints are left out. On a GPU every part waits for its kernels, which is slightly slower.
@@ -69,27 +70,29 @@ def profile(settings: RunSettings, iterations: int) -> Shares:
     training = settings.training.model_copy(
         update={"iterations": iterations + 1, "max_turns": None, "save_every": iterations + 2, "save_episodes_every": 0}
     )
-    measured = settings.evaluation.model_copy(update={"before": False, "every": 0, "splits": []})
-    settings = settings.model_copy(update={"training": training, "evaluation": measured})
-    running = Profile(_waiting(settings.device))
-    found: list[Metrics] = []
+    evaluation = settings.evaluation.model_copy(update={"before": False, "every": 0, "splits": []})
+    settings = settings.model_copy(update={"training": training, "evaluation": evaluation})
+    spans = Profile(_synchronize(settings.device))
+    metrics: list[Metrics] = []
 
     def report(event: Event) -> None:
         if isinstance(event, IterationFinished):
             if event.metrics["iteration"] == 1:  # compiles kernels, starts workers, fills caches
-                running.clear()
+                spans.clear()
             else:
-                found.append(event.metrics)
+                metrics.append(event.metrics)
 
-    with tempfile.TemporaryDirectory(prefix="gagpo-profile-") as folder, running.running():
+    with tempfile.TemporaryDirectory(prefix="gagpo-profile-") as folder, spans.running():
         Trainer(RunFolder.create(Path(folder) / "run", settings), report, quiet=True).run()
-    wall, processor = (
-        {part: seconds.get(part, 0.0) / iterations for part in PARTS} for seconds in (running.wall, running.processor)
-    )
-    return Shares(wall, processor, found)
+    wall = {part: spans.wall.get(part, 0.0) / iterations for part in PARTS}
+    cpu = {part: spans.processor.get(part, 0.0) / iterations for part in PARTS}
+    return IterationProfile(wall, cpu, metrics)
 
 
-def _waiting(device: str) -> functools.partial[None] | None:
+def _synchronize(device: str) -> functools.partial[None] | None:
+    """Waits for the kernels of a GPU, so that their time counts for the part that started them; None on a CPU."""
     import torch
 
-    return None if torch.device(device).type != "cuda" else functools.partial(torch.cuda.synchronize, device)
+    if torch.device(device).type != "cuda":
+        return None
+    return functools.partial(torch.cuda.synchronize, device)

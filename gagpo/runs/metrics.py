@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gagpo.base.regular_file import read_bytes
+from gagpo.base.renamed import new_metric
 from gagpo.runs.reading import BadResult
 
 Metrics = dict[str, float]
@@ -52,7 +53,9 @@ def metric_row(line: str) -> dict[str, Any] | None:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and _is_number(record.get("iteration")) else None
+    if not isinstance(record, dict) or not _is_number(record.get("iteration")):
+        return None
+    return {new_metric(name): value for name, value in record.items()}
 
 
 def _is_number(value: object) -> bool:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from gagpo.base import durable
+from gagpo.base import durable, renamed
 from gagpo.base.regular_file import read_bytes
 from gagpo.data import Decode, Episode, TurnCredit, write_episodes
 from gagpo.runs.metrics import Metrics, metric_row, metric_rows, read_metrics
-from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load, load_stored
+from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load, load_stored, resolve
 
 LOG = logging.getLogger("gagpo")
 
@@ -32,6 +32,7 @@ COMMIT = "model_commit"
 
 PARTS = ("evals", "episodes", "checkpoints")
 BEST = "best"
+EMA = "ema"
 AVERAGED = "average"
 AFTER = "after"
 _AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best|ema)")
@@ -61,7 +62,7 @@ class RunFolder:
 
     def __init__(self, path: Path, settings: RunSettings | None = None):
         self.path = path
-        self._settings = settings  # None until the file is read
+        self._settings = None if settings is None else resolve(settings)  # None until the file is read
         self.is_new = settings is not None
         self._commit: str | None = None
 
@@ -108,12 +109,13 @@ class RunFolder:
     def settings(self) -> RunSettings:
         """The resolved settings."""
         if self._settings is None:
-            self._settings = load(self.path / "config.yaml")
+            # Runs of older versions may leave open what is resolved now.
+            self._settings = resolve(load(self.path / "config.yaml", earlier=True))
         return self._settings
 
     def stored_settings(self) -> RunSettings:
         """The settings to evaluate or export the run with, which import no credit of other code."""
-        return load_stored(self.path / "config.yaml")
+        return load_stored(self.path / "config.yaml", earlier=True)
 
     @property
     def commit(self) -> str | None:
@@ -145,11 +147,13 @@ class RunFolder:
         When a run is extended, its final evaluations become those of their iteration.
         """
         for key in (override.partition("=")[0] for override in overrides):
+            if reason := renamed.replacement(renamed.KEYS, key, "key"):
+                raise SettingsError(reason)
             if key not in CHANGEABLE:
                 raise SettingsError(
                     f"{key!r} cannot change when a run is resumed; only these can: {', '.join(CHANGEABLE)}"
                 )
-        settings = load(self.path / "config.yaml", overrides)
+        settings = resolve(load(self.path / "config.yaml", overrides, earlier=True))
         rows = self.metrics()
         done = int(rows[-1]["iteration"]) if rows else 0
         if settings.training.iterations < done:
@@ -279,9 +283,12 @@ def enough(training: TrainingSettings, iterations: int, turns: float) -> bool:
 
 def named(run: Path) -> tuple[Path, str | None]:
     """The run folder and the checkpoint of ``runs/X``, ``runs/X@20``, ``@best`` or ``@ema``."""
-    match = _AT.fullmatch(str(run))
-    if match and not (run / "config.yaml").is_file():
-        return Path(match["run"]), match["which"]
+    name, _, which = str(run).rpartition("@")
+    if not (run / "config.yaml").is_file():
+        if reason := renamed.replacement(renamed.CHECKPOINTS, which, "checkpoint") if name else "":
+            raise SettingsError(f"{run}: {reason}")
+        if match := _AT.fullmatch(str(run)):
+            return Path(match["run"]), match["which"]
     return run, None
 
 

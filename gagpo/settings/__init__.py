@@ -2,6 +2,7 @@
 
 from gagpo.settings.environment import ContextSettings, EnvironmentSettings, RunEnvironment
 from gagpo.settings.files import dump, find_config, load, load_stored, parse, shipped_configs
+from gagpo.settings.resolve import resolve
 from gagpo.settings.rollout import EngineSettings, RolloutSettings
 from gagpo.settings.run import RunSettings, SettingsError
 from gagpo.settings.sft import SftModelSettings, SftSettings
@@ -25,5 +26,6 @@ __all__ = [
     "load",
     "load_stored",
     "parse",
+    "resolve",
     "shipped_configs",
 ]

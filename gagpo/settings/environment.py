@@ -1,4 +1,4 @@
-"""The environments of a run, and what the model is shown of them."""
+"""The environments of a run, and how the model is prompted in them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from gagpo.envs.tasks import in_environment
 from gagpo.settings.training import EvaluationSettings
 
 
-def plain(value: object, where: str = "") -> object:
-    """``value``, if JSON can hold it unchanged, so that the run's config.yaml can be read back."""
+def require_plain(value: object, where: str = "") -> object:
+    """``value``; ValueError if JSON cannot hold it unchanged, because the run's config.yaml must be read back."""
     if isinstance(value, dict):
         for key, part in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"the key {key!r}{where} is not text; quote it")
-            plain(part, f" of {key}")
+            require_plain(part, f" of {key}")
     elif isinstance(value, list):
         for part in value:
-            plain(part, where)
+            require_plain(part, where)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"the value {value}{where} is not a finite number")
     elif not isinstance(value, str | int | float | None):
@@ -37,12 +37,14 @@ def plain(value: object, where: str = "") -> object:
     return value
 
 
-Kwargs = Annotated[dict[Any, Any], AfterValidator(plain)]
+Kwargs = Annotated[dict[Any, Any], AfterValidator(require_plain)]
 """Plain values by name, as YAML and JSON both write them."""
 
 
 def _history(value: object) -> object:
-    number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else value
+    number = value
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        number = int(value)
     if number != "full" and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
         raise InvalidArgument(f"history must be full or a number of turns, got {value!r:.80}")
     return number
@@ -52,22 +54,22 @@ History = Annotated[Literal["full"] | int, BeforeValidator(_history)]
 """The earlier turns that a prompt shows."""
 
 
-def _found_prompt(value: object) -> object:
+def _read_prompt(value: object) -> object:
     return find_prompt(value) if isinstance(value, str) else value
 
 
 Template = dict[str, str | int | float | bool | datetime.date]
 
 
-def _known_calls(calls: str) -> str:
-    return calls if calls == "auto" else find_format(calls).name
+def _call_format(name: str) -> str:
+    return name if name == "auto" else find_format(name).name
 
 
-Calls = Annotated[str, AfterValidator(_known_calls)]
+Calls = Annotated[str, AfterValidator(_call_format)]
 """The format of tool calls."""
 
 
-def _seeds(tasks: dict[str, str]) -> dict[str, str]:
+def _require_seed_ranges(tasks: dict[str, str]) -> dict[str, str]:
     seed_ranges(tasks)
     return tasks
 
@@ -79,12 +81,12 @@ class EnvironmentSettings(Options):
         description="a registered id, module:Name-v0 or module:Class of a file in the working directory, "
         "reasoning_gym:NAME, textarena:NAME, or http://HOST:PORT"
     )
-    split: str = Field("train", description="the split that is trained on")
+    split: str = Field("train", description="split to train on")
     kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")
-    tasks: Annotated[dict[str, str], AfterValidator(_seeds)] = Field(
+    tasks: Annotated[dict[str, str], AfterValidator(_require_seed_ranges)] = Field(
         {},
-        description="of an environment without tasks: the seeds of each split, {train: 0-999, test: 1000-1099}; passed "
-        "on as kwargs.tasks",
+        description="for an environment without tasks: the seeds of each split, {train: 0-999, test: 1000-1099}; "
+        "passed on as kwargs.tasks",
     )
 
     @model_validator(mode="before")
@@ -98,18 +100,19 @@ class EnvironmentSettings(Options):
 class ContextSettings(Options):
     """How the model is prompted."""
 
-    prompt: Annotated[Prompt, BeforeValidator(_found_prompt)] = Field(
+    prompt: Annotated[Prompt, BeforeValidator(_read_prompt)] = Field(
         default_factory=lambda: find_prompt("plain"),
         description="a shipped prompt (plain by default, tags, whole, tools, think-act), a YAML file, or its keys; a "
         "run records the content",
     )
-    history: History = Field("full", description="full, or the number of earlier turns that a window shows")
+    history: History = Field("full", description="full, or the number of earlier turns in the prompt")
     admissible: bool = Field(False, description="list the admissible actions in the prompt")
-    template: Template = Field({}, description="variables of the chat template; date (YYYY-MM-DD) stands for today's")
+    template: Template = Field(
+        {}, description="variables of the chat template; date (YYYY-MM-DD) replaces the current date"
+    )
     calls: Calls = Field(
         "auto",
-        description="with tool calls, the format that the model calls in: hermes, llama, mistral; auto: what its chat "
-        "template shows",
+        description="format of tool calls: hermes, llama, mistral; auto: the format of the chat template",
     )
 
     @model_validator(mode="before")
@@ -120,42 +123,47 @@ class ContextSettings(Options):
         return values
 
 
-def _part_of(section: type[Options], given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Validated values of some keys of a section; InvalidArgument for a key that is not in ``names``."""
-    if other := [name for name in given if name in section.model_fields and name not in names]:
-        raise InvalidArgument(f"{other[0]} cannot differ between environments, only {', '.join(names)}")
+def _some_keys(section: type[Options], values: Mapping[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
+    """Validated values of some keys of a section; InvalidArgument for a key that is not ``allowed``."""
+    if rejected := [name for name in values if name in section.model_fields and name not in allowed]:
+        raise InvalidArgument(f"{rejected[0]} cannot differ between environments, only {', '.join(allowed)}")
     try:
-        checked = section.model_validate(dict(given))
+        settings = section.model_validate(dict(values))
     except ValidationError as error:
         faults = [
-            f"unknown key {place!r}; {hint(place, names)}" if unknown else sentence(place, message)
-            for place, message, unknown in problems(error)
+            f"unknown key {key!r}; {hint(key, allowed)}" if unknown else sentence(key, message)
+            for key, message, unknown in problems(error)
         ]
         raise InvalidArgument("; ".join(faults)) from None
-    return {name: getattr(checked, name) for name in given}
+    return {name: getattr(settings, name) for name in values}
 
 
-def _context(given: dict[str, Any]) -> dict[str, Any]:
-    return _part_of(ContextSettings, given, list(ContextSettings.model_fields))
+def _context(values: dict[str, Any]) -> dict[str, Any]:
+    return _some_keys(ContextSettings, values, list(ContextSettings.model_fields))
 
 
-def _evaluation(given: dict[str, Any]) -> dict[str, Any]:
-    return _part_of(EvaluationSettings, given, ["splits", "episodes_per_task", "tasks"])
+def _evaluation(values: dict[str, Any]) -> dict[str, Any]:
+    return _some_keys(EvaluationSettings, values, ["splits", "episodes_per_task", "tasks"])
 
 
 class EnvironmentRow(EnvironmentSettings):
-    """One of several environments that a run trains on together; by default with the run's own settings."""
+    """One of several environments that a run trains on together; the run's settings apply unless set here."""
 
     name: str = Field(
-        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$", description="in metrics, panels and tasks: letters, digits, - and _"
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,39}$",
+        description="in the names of metrics, task sets and tasks: letters, digits, - and _",
     )
-    weight: float = Field(1.0, ge=1e-6, le=1e6, description="share of the task groups, relative to other environments")
+    weight: float = Field(
+        1.0, ge=1e-6, le=1e6, description="fraction of the task groups, relative to other environments"
+    )
     context: Annotated[dict[str, Any], AfterValidator(_context)] = Field(
         {}, description="keys of `context` that differ from the run's"
     )
-    max_tokens: int | None = Field(None, ge=1, description="most tokens of a response; rollout.max_tokens if absent")
+    max_tokens: int | None = Field(
+        None, ge=1, description="maximum number of tokens of a response; absent: rollout.max_tokens"
+    )
     evaluation: Annotated[dict[str, Any], AfterValidator(_evaluation)] = Field(
-        {}, description="splits, episodes_per_task or tasks where they differ from the run's `evaluation`"
+        {}, description="splits, episodes_per_task or tasks that differ from the run's `evaluation`"
     )
 
 
@@ -164,8 +172,8 @@ class RunEnvironment:
     """An environment of a run with its resolved settings.
 
     name: empty in a run with a single ``environment``.
-    weight: share of the task groups, relative to other environments.
-    max_tokens: most tokens of a response.
+    weight: fraction of the task groups, relative to other environments.
+    max_tokens: maximum number of tokens of a response.
     """
 
     name: str
@@ -177,7 +185,7 @@ class RunEnvironment:
 
     @property
     def panels(self) -> dict[str, str]:
-        """The splits that are evaluated, by the panel's name within the run."""
+        """The splits to evaluate, by the task set's name within the run."""
         return {in_environment(self.name, split): split for split in self.evaluation.splits}
 
 
@@ -186,6 +194,7 @@ def fault_of(rows: Sequence[EnvironmentRow]) -> str:
     first: dict[str, int] = {}
     for number, row in enumerate(rows):
         if row.name.casefold() in first:  # used in file names, which some systems compare without case
-            return f"rows {first[row.name.casefold()]} and {number} are both named {row.name!r}: give each its own name"
+            earlier = first[row.name.casefold()]
+            return f"rows {earlier} and {number} are both named {row.name!r}: give each a different name"
         first[row.name.casefold()] = number
     return ""

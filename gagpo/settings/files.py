@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gagpo.agents.engines.registry import ENGINES, StoredOptions
+from gagpo.base import renamed
 from gagpo.base.core_schema import NotYaml, parse_yaml, read_mapping, write_yaml
 from gagpo.base.nearest import hint
 from gagpo.base.options import by_name, by_place, complaint, sentence
@@ -31,54 +32,66 @@ def find_config(config: str | Path) -> Path:
     path = Path(config)
     if path.is_file():
         return path
-    known = shipped_configs()
-    if str(config) in known:
-        return known[str(config)]
+    shipped = shipped_configs()
+    if str(config) in shipped:
+        return shipped[str(config)]
+    if reason := renamed.replacement(renamed.CONFIGS, path.stem, "config"):
+        raise SettingsError(f"there is no settings file {path}: {reason}")
     if path.is_dir() and (path / "config.yaml").is_file():
         raise SettingsError(f"{path} is a run folder; `gagpo train --resume {path}` continues it")
     raise SettingsError(
-        f"there is no settings file {path}; {hint(path.stem, known)} (`gagpo list` shows those that ship)"
+        f"there is no settings file {path}; {hint(path.stem, shipped)} (`gagpo list` shows those that ship)"
     )
 
 
-def load(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
+def load(config: str | Path, overrides: Sequence[str] = (), earlier: bool = False) -> RunSettings:
     """Read a YAML file and apply ``section.key=value`` overrides, whose values are YAML.
 
+    What they leave open stays open until :func:`gagpo.settings.resolve`.
+
     config: a path, or the name of a shipped config.
+    earlier: read names of earlier versions as the new ones: the file was stored with a run.
 
     Raises:
         SettingsError: the file is not YAML, a key is unknown or a value is wrong.
     """
-    return parse(read_mapping(find_config(config), SettingsError), str(config), overrides)
+    return parse(_read(config, earlier), str(config), overrides)
 
 
-def load_stored(config: str | Path, overrides: Sequence[str] = ()) -> RunSettings:
+def _read(config: str | Path, earlier: bool) -> dict[str, Any]:
+    values = read_mapping(find_config(config), SettingsError)
+    return renamed.modernized(values) if earlier else values
+
+
+def load_stored(config: str | Path, overrides: Sequence[str] = (), earlier: bool = False) -> RunSettings:
     """As :func:`load`, for commands that do not train: a credit or an engine of other code is not imported.
 
     The credit's name stays, its options and the critic are left out. The engine's options are validated when it is
     built. The other settings import nothing when they are read.
     """
-    changed = _overridden(read_mapping(find_config(config), SettingsError), overrides)
-    algorithm = changed.get("algorithm")
+    values = _overridden(_read(config, earlier), overrides)
+    algorithm = values.get("algorithm")
     credit = by_name(algorithm.get("credit")) if isinstance(algorithm, dict) else None
     if isinstance(algorithm, dict) and isinstance(credit, dict) and credit.get("name") not in CREDITS.builtin:
-        stored = CreditSettings(name=str(credit.get("name")))
-        changed["algorithm"] = {**algorithm, "preset": "", "credit": stored, "critic": None}
-    engine = by_name(changed.get("engine"))
+        stand_in = CreditSettings(name=str(credit.get("name")))
+        values["algorithm"] = {**algorithm, "preset": "", "credit": stand_in, "critic": None}
+    engine = by_name(values.get("engine"))
     if isinstance(engine, dict) and engine.get("name", "transformers") not in ENGINES.builtin:
         options = StoredOptions(engine=str(engine["name"]), values=engine.get("options") or {})
-        changed["engine"] = {**engine, "options": options}
-    return parse(changed, str(config))
+        values["engine"] = {**engine, "options": options}
+    return parse(values, str(config))
 
 
 def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = ()) -> RunSettings:
     """Typed settings from plain values and overrides. where: origin of the values, for errors."""
     changed = _overridden(values, overrides)
+    if old := renamed.old_names(changed):  # before validation, which would suggest the nearest key instead
+        raise SettingsError("; ".join(f"{_origin(key, where, overrides)}: {reason}" for key, reason in old[:5]))
     try:
         return RunSettings.model_validate(changed)
     except ValidationError as error:
-        found = list(by_place(error, lambda location: keys.place(RunSettings, location)).items())[:5]
-        raise SettingsError("; ".join(_explain(*one, where, overrides) for one in found)) from None
+        faults = list(by_place(error, lambda location: keys.place(RunSettings, location)).items())[:5]
+        raise SettingsError("; ".join(_explain(key, details, where, overrides) for key, details in faults)) from None
 
 
 def _overridden(values: Mapping[str, object], overrides: Sequence[str]) -> dict[str, Any]:
@@ -107,9 +120,11 @@ def _apply(values: dict[str, object], override: str) -> None:
         inner = section[place] if isinstance(section, list) else section.get(place)
         if isinstance(inner, str) and path[0] == "algorithm":  # a name is short for options with that name
             inner = {"name" if depth else "preset": inner}
-        if inner is None and not depth and name == "environment" and isinstance(values.get("environments"), list):
+        several = isinstance(values.get("environments"), list)
+        if inner is None and several and path[: depth + 1] == ["environment"]:
             raise SettingsError(
-                f"override {override!r:.80}: there are several environments; write environments.NAME{key[11:]}=..."
+                f"override {override!r:.80}: there are several environments; write "
+                f"environments.NAME{key.removeprefix('environment')}=..."
             )
         inner = {} if inner is None else inner
         if not isinstance(inner, dict | list):
@@ -120,9 +135,9 @@ def _apply(values: dict[str, object], override: str) -> None:
         value = parse_yaml(text)
     except NotYaml as error:
         raise SettingsError(f"override {override!r:.80}: the value is not YAML ({error}); quote it") from None
-    held = section.get(last) if key == "engine" and isinstance(value, str) else None
-    if isinstance(held, dict):  # another engine samples in the same precision; options are the engine's own
-        value = {**{name: one for name, one in held.items() if name != "options"}, "name": value}
+    before = section.get(last) if key == "engine" and isinstance(value, str) else None
+    if isinstance(before, dict):  # another engine samples in the same precision, but has other options
+        value = {**{name: part for name, part in before.items() if name != "options"}, "name": value}
     section[last] = value
 
 
@@ -130,32 +145,35 @@ def _place(section: dict[str, object] | list[object], name: str, override: str) 
     """The key or index of ``name`` in a section; in a list it is a row's number or name."""
     if isinstance(section, dict):
         return name
-    named = [n for n, row in enumerate(section) if isinstance(row, dict) and row.get("name") == name]
+    names = [row.get("name") if isinstance(row, dict) else None for row in section]
+    if name in names:
+        return names.index(name)
     number = int(name) if name.isdecimal() and len(name) < 4 else len(section)
-    if not named and number >= len(section):
-        rows = [str(row["name"]) for row in section if isinstance(row, dict) and "name" in row]
-        raise SettingsError(f"override {override!r:.80}: there is no row {name!r:.40}; {hint(name, rows)}")
-    return named[0] if named else number
+    if number >= len(section):
+        row_names = [str(row_name) for row_name in names if row_name is not None]
+        raise SettingsError(f"override {override!r:.80}: there is no row {name!r:.40}; {hint(name, row_names)}")
+    return number
 
 
-def _explain(key: str, found: Sequence[ErrorDetails], where: str, overrides: Sequence[str]) -> str:
-    where, kind = _origin(key, where, overrides), found[0]["type"]
+def _explain(key: str, details: Sequence[ErrorDetails], where: str, overrides: Sequence[str]) -> str:
+    where = _origin(key, where, overrides)
+    kind = details[0]["type"]
     if kind == "extra_forbidden":
         if (near := keys.nearest_key(RunSettings, key)) != key:
             return f"{where}: unknown key {key!r}; the nearest valid key is {near!r}"
-        if "." in str(found[0]["loc"][-1]):
+        if "." in str(details[0]["loc"][-1]):
             written = ": {".join(key.split(".")) + ": ..." + "}" * key.count(".")
             return f"{where}: key {key!r} must be written in sections: {written}"
         return f"{where}: key {key!r} belongs to another choice than the one in {key.rpartition('.')[0]!r}"
     if kind == "missing":
         return f"{where}: key {key!r} is missing"
-    return f"{where}: {sentence(key or 'settings', complaint(*found))}"
+    return f"{where}: {sentence(key or 'settings', complaint(*details))}"
 
 
 def _origin(key: str, where: str, overrides: Sequence[str]) -> str:
     """The origin of a wrong value: the last override of ``key``, of a part or of its section; else ``where``."""
     for override in reversed(overrides):
-        one = override.partition("=")[0]
-        if not key or f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}."):
+        place = override.partition("=")[0]
+        if not key or f"{place}.".startswith(f"{key}.") or f"{key}.".startswith(f"{place}."):
             return f"override {override!r:.80}"
     return where

@@ -12,7 +12,7 @@ from gagpo.agents.engines.registry import ENGINES
 from gagpo.base.nearest import nearest
 from gagpo.credit import CREDITS, CreditSettings
 
-SLIP = 0.8  # similarity of a name and its misspelling
+SLIP = 0.8  # minimum similarity of a name and its misspelling
 
 
 def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
@@ -46,7 +46,7 @@ def place(section: type[BaseModel], location: Sequence[str]) -> str:
     written: list[str] = []
     sections = [section]
     for part in location:
-        fields = [one.model_fields for one in sections]
+        fields = [section.model_fields for section in sections]
         inner = [option for field in fields if part in field for option in options(field[part].annotation)]
         # A discriminated choice adds its name to the location, which is not in the file.
         if not any(part in field for field in fields):
@@ -59,20 +59,20 @@ def place(section: type[BaseModel], location: Sequence[str]) -> str:
 
 
 def nearest_key(section: type[BaseModel], wrong: str, cutoff: float = 0.0) -> str:
-    """The valid key most like ``wrong``; '' if none is as similar as ``cutoff``, from 0 to 1.
+    """The valid key that is most similar to ``wrong``; '' if no similarity reaches ``cutoff``, from 0 to 1.
 
     A misspelt key of the same section comes first, then the same name elsewhere, then less similar names.
     """
-    known = list(dict.fromkeys(keys(section)))
+    valid = list(dict.fromkeys(keys(section)))
     above, _, last = wrong.rpartition(".")
-    endings = [key.rpartition(".")[2] for key in known]
-    siblings = {end: key for key, end in zip(known, endings, strict=True) if key == f"{above}.{end}".strip(".")}
-    same = [key for key, end in zip(known, endings, strict=True) if end == last]
-    for least in (SLIP, max(cutoff, 0.6)):
-        if near := nearest(last, siblings, 1, cutoff=least):
+    endings = [key.rpartition(".")[2] for key in valid]
+    siblings = {end: key for key, end in zip(valid, endings, strict=True) if key == f"{above}.{end}".strip(".")}
+    elsewhere = [key for key, end in zip(valid, endings, strict=True) if end == last]
+    for minimum in (SLIP, max(cutoff, 0.6)):
+        if near := nearest(last, siblings, 1, cutoff=minimum):
             return siblings[near[0]]
-        if same:
-            return nearest(wrong, same, 1, cutoff=0.0)[0]
-    alike = nearest(last, dict.fromkeys(endings), 1, cutoff=0.7)
-    found = [key for key, end in zip(known, endings, strict=True) if end in alike]
-    return next(iter(nearest(wrong, found or known, 1, cutoff=0.0 if found else cutoff)), "")
+        if elsewhere:
+            return nearest(wrong, elsewhere, 1, cutoff=0.0)[0]
+    similar_names = nearest(last, dict.fromkeys(endings), 1, cutoff=0.7)
+    similar = [key for key, end in zip(valid, endings, strict=True) if end in similar_names]
+    return next(iter(nearest(wrong, similar or valid, 1, cutoff=0.0 if similar else cutoff)), "")

@@ -30,7 +30,7 @@ def require_environments(settings: RunSettings) -> None:
 
 
 def require_device(name: str) -> None:
-    """Raise SettingsError if torch cannot compute on the device called ``name``."""
+    """Raise SettingsError if torch cannot compute on the device ``name``."""
     kind = name.partition(":")[0]
     if kind == "cpu":
         return
@@ -58,13 +58,13 @@ def require_threads(count: int) -> None:
 def require_model(model: str) -> None:
     """Raise SettingsError if ``model`` is neither a starter nor a model folder nor a possible hub name."""
     folder = Path(folder_of(model))
-    ours = folder.parts[:1] in (("runs",), ("data",)) or (folder.parent.is_dir() and folder.parent != Path())
+    is_path = folder.parts[:1] in (("runs",), ("data",)) or (folder.parent.is_dir() and folder.parent != Path())
     if folder.is_dir():
         if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise SettingsError(f"{model} is neither a run (no config.yaml) nor a model folder (no config.json)")
     elif folder.exists():
         raise SettingsError(f"{model} is a file: name the folder of a run or of a model")
-    elif ours or not NAME.fullmatch(model):
+    elif is_path or not NAME.fullmatch(model):
         raise SettingsError(
             f"there is no run or model {model}: the folder does not exist{_near(folder)} (`gagpo list` shows those "
             "that exist)"
@@ -74,9 +74,9 @@ def require_model(model: str) -> None:
 
 
 def _near(folder: Path) -> str:
-    """The folders that are named alike, below the innermost parent that exists."""
-    place = next(one for one in folder.parents if one.is_dir())
-    patterns = ("*",) if place == folder.parent else ("*", "*/*")
-    known = [str(one) for pattern in patterns for one in place.glob(pattern) if one.is_dir()]
-    near = nearest(str(folder), known, cutoff=0.7)
+    """The folders with similar names, below the innermost parent that exists."""
+    ancestor = next(parent for parent in folder.parents if parent.is_dir())
+    patterns = ("*",) if ancestor == folder.parent else ("*", "*/*")
+    folders = [str(path) for pattern in patterns for path in ancestor.glob(pattern) if path.is_dir()]
+    near = nearest(str(folder), folders, cutoff=0.7)
     return f"; nearest: {', '.join(near)}" if near else ""

@@ -12,75 +12,71 @@ from gagpo.agents.engines.registry import ENGINES, engine_options
 from gagpo.base.defaults import MAX_TOKENS
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options, by_name
-from gagpo.envs.pool.pool import WORKERS
 from gagpo.model.dtypes import require_known
-from gagpo.settings.environment import plain
+from gagpo.settings.environment import require_plain
 
 MOST_EPISODES = 1_000_000
-"""Most episodes of an iteration; with one short turn each they take some gigabytes of memory."""
+"""Maximum number of episodes of an iteration; with one short turn each they take some gigabytes of memory."""
 
 
 class RolloutSettings(Options):
-    """How episodes are collected: ``tasks`` x ``samples`` episodes per iteration."""
+    """How episodes are collected: ``tasks`` x ``group_size`` episodes per iteration."""
 
-    tasks: int = Field(16, ge=1, description="task groups of an iteration")
-    group_size: int = Field(8, ge=1, description="episodes of a group")
+    tasks: int = Field(16, ge=1, description="task groups per iteration")
+    group_size: int = Field(8, ge=1, description="episodes per task group")
     temperature: float = Field(1.0, gt=0, description="sampling temperature")
-    max_tokens: int = Field(MAX_TOKENS, ge=1, description="most tokens of a response")
+    max_tokens: int = Field(MAX_TOKENS, ge=1, description="maximum number of tokens of a response")
     workers: Literal["auto"] | int = Field(
         "auto",
-        description="environment processes, at most 1024; 0: step them in the trainer's process; auto: 0 for the "
-        "package's own environments that cannot hang, else 2",
+        description="environment processes, at most 1024; 0: step environments in the trainer's process; auto: 0 for "
+        "environments of this package that cannot hang, else 2",
     )
-    concurrency: int = Field(256, ge=1, description="most simultaneous episodes")
+    concurrency: int = Field(256, ge=1, description="maximum number of simultaneous episodes")
     deterministic: bool = Field(
-        True, description="bit-identical repeatable batches; false for environments of slow or uneven speed"
+        True, description="bit-identical batches in every run; false is faster where environments are slow or uneven"
     )
     ahead: int = Field(
         0,
         ge=0,
         le=64,
-        description="batches sampled during updates, repeatable if deterministic; 0: only the newest weights sample",
+        description="batches sampled during updates; 0: sample with the newest weights only",
     )
     max_staleness: int = Field(
         4,
         ge=1,
-        description="with ahead: most updates since the weights of an episode's first turn; older episodes are played "
-        "again",
+        description="with ahead: maximum number of updates since the weights of an episode's first turn; older "
+        "episodes are sampled again",
     )
     worker_memory: int | None = Field(
-        4096, ge=1, description="MiB of an environment process beyond the memory that all share; null: no limit"
+        4096, ge=1, description="memory limit of an environment process, in MiB beyond shared memory; null: no limit"
     )
-    step_timeout: float = Field(60.0, gt=0, description="seconds for a step")
-    reset_timeout: float = Field(300.0, gt=0, description="seconds for a reset")
-
-    @property
-    def processes(self) -> int | Literal["auto"]:
-        """The workers of a pool; a thread that samples ahead cannot step environments itself."""
-        return WORKERS if self.ahead and self.workers == "auto" else self.workers
+    step_timeout: float = Field(60.0, gt=0, description="seconds")
+    reset_timeout: float = Field(
+        300.0, gt=0, description="seconds; also for the start of a worker, which gets at least 60"
+    )
 
     @property
     def sampling(self) -> Sampling:
         return Sampling(self.temperature, self.max_tokens)
 
     @model_validator(mode="after")
-    def _possible(self) -> RolloutSettings:
+    def _require_consistent(self) -> RolloutSettings:
         if (episodes := self.tasks * self.group_size) > MOST_EPISODES:
             raise InvalidArgument(
                 f"tasks={self.tasks:,} x group_size={self.group_size:,} are {episodes:,} episodes, all held in memory "
-                f"until the update; at most {MOST_EPISODES:,} are allowed: lower group_size or tasks, and raise "
+                f"until the update; the maximum is {MOST_EPISODES:,}: lower group_size or tasks, and raise "
                 "training.iterations"
             )
         if self.workers != "auto" and not 0 <= self.workers <= 1024:
             raise InvalidArgument(f"workers must be auto or a number from 0 to 1024, got {self.workers}")
         if self.ahead > self.max_staleness:
             raise InvalidArgument(
-                f"ahead={self.ahead} samples with weights that are {self.ahead} updates old, and max_staleness is "
-                f"{self.max_staleness}: raise max_staleness or lower ahead"
+                f"ahead must be at most max_staleness, {self.max_staleness} (got {self.ahead}): raise max_staleness or "
+                "lower ahead"
             )
         if self.ahead and self.workers == 0:
             raise InvalidArgument(
-                "ahead samples in a thread, and workers=0 steps environments in the trainer's own: set workers=1"
+                "ahead samples in a thread, which cannot step environments in the trainer's process: set workers=1"
             )
         return self
 
@@ -89,14 +85,14 @@ class EngineSettings(Options):
     """The engine that samples responses; a name is short for ``{name: ...}``."""
 
     name: str = Field("transformers", description="transformers, vllm, the name of an installed plugin, or module:Name")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of sampling and of the reference policy")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="format of the sampler's weights and of the reference policy"
+    )
     gpu_memory_utilization: float | None = Field(
-        None, gt=0, lt=1, description="share of the device's memory for an engine that allocates its own"
+        None, gt=0, lt=1, description="fraction of the GPU's memory, for an engine that allocates memory in advance"
     )
-    sleep: bool = Field(
-        True, description="free the engine's memory during updates; false if it has a device of its own"
-    )
-    options: SerializeAsAny[EngineOptions] = Field(EngineOptions(), description="the engine's own options")
+    sleep: bool = Field(True, description="free the engine's memory during updates; false if it has a separate device")
+    options: SerializeAsAny[EngineOptions] = Field(EngineOptions(), description="options of this engine")
 
     @model_validator(mode="before")
     @classmethod
@@ -120,7 +116,7 @@ class EngineSettings(Options):
         if name is not None and type(options) is EngineOptions:  # the default
             return engine_options(name)
         if name is not None and isinstance(options, dict):
-            plain(options)
+            require_plain(options)
             return engine_options(name, options)
         return options
 
@@ -128,6 +124,6 @@ class EngineSettings(Options):
     def _memory_that_is_used(self) -> EngineSettings:
         if self.gpu_memory_utilization is not None and not self.options.takes_memory:
             raise InvalidArgument(
-                f"memory has no effect on engine {self.name}, which allocates what it needs: remove it"
+                f"gpu_memory_utilization has no effect on engine {self.name}, which allocates what it needs: remove it"
             )
         return self

@@ -19,10 +19,7 @@ from gagpo.settings.training import EvaluationSettings, LoraSettings, OptimizerS
 from gagpo.trackers import TRACKERS
 
 DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "npu")
-"""Devices of torch that hold numbers, unlike ``meta``; whether this machine has one is checked when a run begins."""
-
-LORA_RATE = 1e-5
-"""The learning rate of an adapter unless it is set: ten times that of all weights."""
+"""Devices of torch that hold numbers, unlike ``meta``. A run checks at its start whether the machine has the device."""
 
 
 class SettingsError(GagpoError, ValueError):
@@ -30,10 +27,10 @@ class SettingsError(GagpoError, ValueError):
 
 
 class RunSettings(Options):
-    """All settings of a run."""
+    """All settings of a run, as its config gives them; :func:`gagpo.settings.resolve` fills what is left open."""
 
     name: str = Field(description="name of the run and its folder")
-    seed: int = Field(1, ge=0, lt=2**32, description="of all random choices")
+    seed: int = Field(1, ge=0, lt=2**32, description="seed of all random choices")
     model: str = Field(description="a model folder, a hub name, or starter:NAME")
     revision: str | None = Field(
         None, description="branch, tag or commit of a hub model; a resumed run keeps its commit"
@@ -45,7 +42,7 @@ class RunSettings(Options):
         1,
         ge=1,
         le=1024,
-        description="processes on this machine that train together; torchrun's number takes precedence",
+        description="processes on this machine that train together; the number of torchrun takes precedence",
     )
     ranks: RanksSettings = RanksSettings()
     engine: EngineSettings = EngineSettings()
@@ -66,39 +63,24 @@ class RunSettings(Options):
     lora: LoraSettings | None = Field(None, description="train an adapter; absent: all weights")
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
-    trackers: list[str] = Field(["tensorboard"], description="where metrics are logged besides the run's folder")
+    trackers: list[str] = Field(["tensorboard"], description="where metrics are logged in addition to the run's folder")
     sft: SftSettings | None = None
 
     @model_validator(mode="after")
-    def _some_environment(self) -> RunSettings:
+    def _require_environments(self) -> RunSettings:
         if (self.environment is None) == (not self.environments):
-            given = "is missing" if self.environment is None else "and key 'environments' are both given"
-            raise InvalidArgument(f"key 'environment' {given}: give one environment there, or several in environments")
+            fault = "is missing" if self.environment is None else "and key 'environments' are both given"
+            raise InvalidArgument(f"key 'environment' {fault}: give one environment there, or several in environments")
         if fault := fault_of(self.environments):
             raise InvalidArgument(f"environments: {fault}")
         return self
 
     @model_validator(mode="after")
-    def _fitting_correction(self) -> RunSettings:
-        """By default correct for differences between sampler and trainer.
-
-        If they compute differently, ratios start from the trainer's log-probabilities. If the sampler's weights are
-        older, each token is weighted: the decoupled objective (Hilton et al. 2021), whose trust region is around the
-        weights before the update and not around the sampler's.
-        """
-        same = self.engine.options.same_numerics and self.engine.dtype == self.training.dtype == "float32"
-        ahead = self.rollout.ahead > 0
-        if (ahead or not same) and "correction" not in self.algorithm.model_fields_set:
-            correction = type(self.algorithm.correction)(name="token" if ahead else "recompute")
-            object.__setattr__(self, "algorithm", self.algorithm.model_copy(update={"correction": correction}))
-        return self
-
-    @model_validator(mode="after")
-    def _controllers_that_can_wait(self) -> RunSettings:
+    def _require_controllers_for_single_groups(self) -> RunSettings:
         if self.rollout.ahead and self.algorithm.controllers.variance_filter:
             raise InvalidArgument(
-                "controllers.variance_filter compares the groups of a batch, and rollout.ahead takes them one by one: "
-                "set rollout.ahead=0, or use dynamic_sampling"
+                "controllers.variance_filter compares the groups of a batch, and rollout.ahead has one group at a "
+                "time: set rollout.ahead=0, or use dynamic_sampling"
             )
         if self.rollout.ahead and self.algorithm.controllers.agpo:
             raise InvalidArgument(
@@ -108,8 +90,9 @@ class RunSettings(Options):
         return self
 
     @model_validator(mode="after")
-    def _a_buffer_within_the_response(self) -> RunSettings:
-        overlong, shortest = self.algorithm.controllers.overlong, min(env.max_tokens for env in self.all_environments)
+    def _require_buffer_within_response(self) -> RunSettings:
+        overlong = self.algorithm.controllers.overlong
+        shortest = min(env.max_tokens for env in self.all_environments)
         if overlong is not None and overlong.buffer is not None and overlong.buffer > shortest:
             raise InvalidArgument(
                 f"controllers.overlong.buffer must be at most the response limit, {shortest} tokens (got "
@@ -118,8 +101,8 @@ class RunSettings(Options):
         return self
 
     @model_validator(mode="after")
-    def _computed_in_what_is_held(self) -> RunSettings:
-        """A base smaller than float32 requires bfloat16 for training and sampling."""
+    def _require_half_precision_with_base(self) -> RunSettings:
+        """Frozen weights in bfloat16 require bfloat16 for training and sampling."""
         if self.lora is not None and self.lora.base_dtype != "float32":
             for key, value in (("training.dtype", self.training.dtype), ("engine.dtype", self.engine.dtype)):
                 if value != "bfloat16":
@@ -129,18 +112,11 @@ class RunSettings(Options):
                     )
         return self
 
-    @model_validator(mode="after")
-    def _rate_of_an_adapter(self) -> RunSettings:
-        if self.lora is not None and "learning_rate" not in self.optimizer.model_fields_set:
-            optimizer = self.optimizer.model_copy(update={"learning_rate": LORA_RATE})
-            object.__setattr__(self, "optimizer", optimizer)
-        return self
-
     @field_validator("name")
     @classmethod
     def _safe_name(cls, name: str) -> str:
-        plain = name and not name.startswith(".") and not any(c in name for c in "/\\\0")
-        if not plain or len(name.encode()) > 200:
+        is_plain = name and not name.startswith(".") and not any(letter in name for letter in "/\\\0")
+        if not is_plain or len(name.encode()) > 200:
             raise InvalidArgument(f"name must be one plain folder name, got {name!r:.80}")
         return name
 
@@ -181,12 +157,12 @@ class RunSettings(Options):
 
     @property
     def panels(self) -> list[str]:
-        """The names of all panels: a split, or NAME.SPLIT where there are several environments."""
+        """The names of all task sets: a split, or NAME.SPLIT where there are several environments."""
         return [name for env in self.all_environments for name in env.panels]
 
     @property
     def longest_response(self) -> int:
-        """Most tokens of a response in any environment."""
+        """Maximum number of tokens of a response in any environment."""
         return max(env.max_tokens for env in self.all_environments)
 
     @property
@@ -204,17 +180,17 @@ class RunSettings(Options):
 
     def environment_named(self, name: str) -> RunEnvironment:
         """The environment called ``name``; SettingsError if there is none."""
-        found = {env.name: env for env in self.all_environments}
-        if name not in found:
-            raise SettingsError(f"run {self.name!r} has no environment {name!r:.60}; {hint(name, filter(None, found))}")
-        return found[name]
+        envs = {env.name: env for env in self.all_environments}
+        if name not in envs:
+            raise SettingsError(f"run {self.name!r} has no environment {name!r:.60}; {hint(name, filter(None, envs))}")
+        return envs[name]
 
     def alone(self, env: RunEnvironment) -> RunSettings:
-        """The settings of a run of ``env`` alone."""
+        """The settings of a run with ``env`` as its only environment."""
         if not self.environments:
             return self
         changes: dict[str, object] = {name: getattr(env, name) for name in ("environment", "context", "evaluation")}
         changes["environments"] = []
-        if env.max_tokens != self.rollout.max_tokens:  # if unset, SFT's derived value applies
+        if env.max_tokens != self.rollout.max_tokens:  # otherwise it stays unset, and the value derived by SFT applies
             changes["rollout"] = self.rollout.model_copy(update={"max_tokens": env.max_tokens})
         return self.model_copy(update=changes)

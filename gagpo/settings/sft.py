@@ -17,21 +17,21 @@ class SftModelSettings(Options):
     hidden_size: int | None = Field(
         None, ge=32, multiple_of=32, description="size of the hidden states; one attention head per 32"
     )
-    vocab_size: int | None = Field(None, ge=300, description="most tokens of the tokenizer")
+    vocab_size: int | None = Field(None, ge=300, description="maximum number of tokens of the tokenizer")
     numbers: Literal["words", "digits", "names"] = Field(
         "words", description="tokens of numbers: like words, one per digit, or one with the preceding name (mug 1)"
     )
     marks: list[str] = Field([], description="texts that are one token each, such as ' [SEP] '")
 
     @model_validator(mode="after")
-    def _marks_have_letters(self) -> SftModelSettings:
+    def _require_letters(self) -> SftModelSettings:
         if "" in self.marks:
             raise InvalidArgument("marks: remove the empty text")
         return self
 
 
 class SftSettings(Options):
-    """Supervised fine-tuning on demonstrations: of the environment's expert, of a file, or the best random episodes."""
+    """Supervised fine-tuning on demonstrations: the expert's, those of a file, or the best random episodes."""
 
     base_model: str | None = Field(
         None, description="model to start from, with its tokenizer; absent: a new small model"
@@ -39,24 +39,27 @@ class SftSettings(Options):
     data: str | None = Field(
         None,
         description="file of demonstrations: episodes, of which the successful ones are imitated, or conversations in "
-        "the messages form; absent: played by the environment's expert",
+        "the messages form; absent: run the environment's expert",
     )
-    episodes: int = Field(3000, ge=1, description="demonstrations, at most")
+    episodes: int = Field(3000, ge=1, description="maximum number of demonstrations")
     noise: float = Field(
-        0.1, ge=0, le=1, description="share of the expert's moves that are random and not imitated, to show recovery"
+        0.1,
+        ge=0,
+        le=1,
+        description="fraction of the expert's actions that are random and not imitated, to show recovery",
     )
     mistake_rate: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="share of mistakes that are imitated, so that RL has something to learn: episodes by the "
-        "environment's imperfect player, or random moves if it has none; absent: derived",
+        description="fraction of mistakes that are imitated, so that RL has something to learn: episodes by the "
+        "environment's imperfect expert, or random actions if it has none; absent: derived",
     )
     steps: int | None = Field(
         None, ge=1, description="optimizer steps; absent: until the model is good enough on 16 training tasks"
     )
     every: int | None = Field(
-        None, ge=1, description="steps between evaluations on 16 training tasks, of which the best model is kept"
+        None, ge=1, description="steps between evaluations on 16 training tasks; the best model is kept"
     )
     batch: int = Field(16, ge=1, description="episodes of one step")
     optimizer: Literal["adamw", "muon"] | None = Field(
@@ -72,11 +75,11 @@ class SftSettings(Options):
     lora: int | None = Field(
         None, ge=1, le=16384, description="rank of an adapter to train and merge; requires a base; absent: all weights"
     )
-    seed: int = Field(1, description="of model, demonstrations and order")
+    seed: int = Field(1, description="seed of the model, the demonstrations and their order")
     model: SftModelSettings = SftModelSettings()
 
     @model_validator(mode="after")
-    def _fits_together(self) -> SftSettings:
+    def _require_consistent(self) -> SftSettings:
         if self.every is not None and self.steps is None:
             raise InvalidArgument("every: set steps too; without steps, evaluations come at growing intervals")
         if self.lora is not None and self.base_model is None:

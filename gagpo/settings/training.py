@@ -11,18 +11,18 @@ from gagpo.base.options import Options
 
 
 class OptimizerSettings(Options):
-    """AdamW; the rate rises linearly over ``warmup`` iterations and then follows the schedule."""
+    """AdamW; the rate rises linearly over ``warmup_iterations`` and then follows ``lr_scheduler``."""
 
     learning_rate: float = Field(1e-6, gt=0, le=10, description="the highest rate")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of matrices; norms and biases have none")
     betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of AdamW's moments")
     scale_by_groups: bool = Field(
-        True, description="multiply the rate by the square root of the share of task groups with an advantage"
+        True, description="multiply the rate by the square root of the fraction of task groups with an advantage"
     )
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     warmup_iterations: int = Field(0, ge=0, description="iterations over which the rate rises")
     lr_scheduler: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="of the rate after the warmup"
+        "constant", description="schedule of the rate after the warmup"
     )
 
     @field_validator("betas")
@@ -34,17 +34,16 @@ class OptimizerSettings(Options):
 
 
 class LoraSettings(Options):
-    """Train a low-rank adapter instead of the weights; the learning rate is then ten times higher unless it is set."""
+    """Train a low-rank adapter instead of the weights; its default learning rate is ten times that of the weights."""
 
-    rank: int = Field(32, ge=1, le=16384, description="of the adapter's matrices")
-    alpha: float = Field(32.0, gt=0, description="the adapter's share is scaled by alpha / rank")
+    rank: int = Field(32, ge=1, le=16384, description="rank of the adapter's matrices")
+    alpha: float = Field(32.0, gt=0, description="the adapter's output is scaled by alpha / rank")
     targets: str | list[str] = Field(
         "all-linear", description="all-linear (without the output layer), or names of linear layers: [q_proj, v_proj]"
     )
     base_dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="format of the frozen matrices of linear layers; with bfloat16 updates are bit-identical to "
-        "float32",
+        description="format of the frozen matrices of linear layers; bfloat16 gives the same updates as float32",
     )
 
 
@@ -53,7 +52,7 @@ class TrainingSettings(Options):
 
     iterations: int = Field(150, ge=0, description="iterations of collecting and updating")
     max_turns: int | None = Field(
-        None, ge=1, description="stop after the iteration that reaches so many environment turns"
+        None, ge=1, description="stop after the iteration that reaches this number of environment turns"
     )
     epochs: int = Field(1, ge=1, description="passes over an iteration's rows")
     minibatches: int = Field(1, ge=1, description="optimiser steps of an epoch")
@@ -63,30 +62,30 @@ class TrainingSettings(Options):
     target_kl: float | None = Field(
         0.05,
         gt=0,
-        description="most nats per token that an iteration may move the policy; longer steps are shortened; null: no "
+        description="maximum KL of an iteration's update in nats per token; larger updates are scaled down; null: no "
         "limit",
     )
-    ema: bool = Field(True, description="keep a moving average of the weights, evaluated at the end and named RUN@ema")
+    ema: bool = Field(
+        True, description="keep an exponential moving average of the weights, evaluated at the end: RUN@ema"
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of forward and backward passes; weights are float32"
+        "float32", description="format of forward and backward passes; weights are float32"
     )
     max_nonfinite_steps: int = Field(
-        3, ge=1, description="stop after so many successive steps with a loss or gradient that is not finite"
+        3, ge=1, description="stop after this number of successive steps with a loss or gradient that is not finite"
     )
     gradient_checkpointing: bool = Field(False, description="compute activations twice to save memory")
     save_every: int = Field(10, ge=1, description="iterations between checkpoints")
-    max_checkpoints: int = Field(2, ge=1, description="how many of the last checkpoints are kept")
+    max_checkpoints: int = Field(2, ge=1, description="number of latest checkpoints to keep")
     best_metric: Literal["success_rate", "reward_mean"] | None = Field(
         "success_rate",
         description="also keep the checkpoint with the highest value of this metric in training; null: none",
     )
-    save_episodes_every: int = Field(
-        5, ge=0, description="iterations between those whose episodes are written; 0: never"
-    )
+    save_episodes_every: int = Field(5, ge=0, description="write the episodes of every n-th iteration; 0: never")
 
     @property
     def measures_average(self) -> bool:
-        """Whether a run ends with an evaluation of its averaged weights."""
+        """Whether a run ends with an evaluation of its moving average."""
         return self.ema and self.iterations > 0
 
 
@@ -97,10 +96,10 @@ class RanksSettings(Options):
 
 
 class EvaluationSettings(Options):
-    """Evaluation on fixed panels before, during and after training."""
+    """Evaluation on fixed task sets before, during and after training."""
 
     splits: list[str] = Field(["valid_unseen"], description="splits to evaluate on")
-    episodes_per_task: int = Field(1, ge=1, description="how often each task is played")
+    episodes_per_task: int = Field(1, ge=1, description="episodes of each task")
     tasks: int | None = Field(None, ge=1, description="evenly spaced tasks of the split; absent: all")
     temperature: float = Field(0.4, ge=0, description="sampling temperature; 0 is greedy")
     every: int = Field(0, ge=0, description="iterations between evaluations; 0: only before and after")

@@ -160,8 +160,8 @@ class NoisyExpert:
 
 
 def noisy_expert(settings: RunSettings, tasks: Sequence[str]) -> NoisyExpert:
-    """The expert with ``sft.mistake_rate`` random actions; by default the rate whose success is nearest to the target."""
-    mistake_rate = sft_of(settings).mistakes
+    """The expert with random actions at ``sft.mistake_rate``, by default the rate nearest to the target success."""
+    mistake_rate = sft_of(settings).mistake_rate
     kwargs = {**settings.only_environment.environment.kwargs, "expert": True}
     sample = [tasks[i % len(tasks)] for i in range(EPISODES_PER_RATE)]
     expert_runs = run_episodes(settings, kwargs, ExpertAgent(), sample, f"{LABEL} expert")

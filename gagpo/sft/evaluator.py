@@ -214,7 +214,7 @@ def run_evaluation(
     jobs = group_jobs(evaluation_tasks(settings), episodes_per_task, sft_of(settings).seed, "warm start panel")
     kwargs = {**environment.kwargs, "split": environment.split, **({"expert": expert} if expert else {})}
     rollout_settings = settings.rollout
-    concurrency = min(rollout_settings.concurrency, rollout_settings.tasks * rollout_settings.samples)
+    concurrency = min(rollout_settings.concurrency, rollout_settings.tasks * rollout_settings.group_size)
     with open_pool(environment.id, kwargs, workers=rollout_settings.workers) as pool:
         return rollout(agent, pool, jobs, concurrency=concurrency)[0]
 

@@ -21,7 +21,8 @@ from gagpo.data import Episode
 from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import RunSettings, SettingsError
-from gagpo.settings.derived import RECIPE, Derived, applied, recipe, refuse_other
+from gagpo.settings.derived import RECIPE, Derived, recipe, require_same_recipe
+from gagpo.settings.resolve import take_derived_values
 from gagpo.sft.demonstrations import Demonstrations, action_format_of, demonstrations, environment_of, of_file, sft_of
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, resolved, vocabulary_of, words
 from gagpo.sft.evaluator import Report, SftEvaluator, SuccessTarget, success_target
@@ -56,11 +57,11 @@ def sft(settings: RunSettings, quiet: bool = False, say: Report = lambda _: None
     folder = Path(settings.model)
     recipe_values = recipe(settings)
     work = folder.with_name(f"{folder.name}.under-way")
-    refuse_other(work, settings)
+    require_same_recipe(work, settings)
     model, tokenizer, rows = prepare(settings, work, {RECIPE: _text(recipe_values)}, quiet)
     progress = json.loads((work / _PROGRESS).read_text(encoding="utf-8"))
     say(words(progress["derived"]))
-    settings = resolved(applied(settings, progress["derived"]), parameters_of(model))
+    settings = resolved(take_derived_values(settings, progress["derived"]), parameters_of(model))
     rank = sft_of(settings).lora
     if rank is not None:
         adapters.inject(model, rank, ALPHA, adapters.ALL_LINEAR, sft_of(settings).seed)
@@ -109,8 +110,8 @@ def prepare(
 def _make(settings: RunSettings, work: Path, files: Mapping[str, str], quiet: bool) -> None:
     """Run demonstrations, train the tokenizer and create the model; writes all of them to ``work``."""
     sft_settings = sft_of(settings)
-    base = load_model(sft_settings.base) if sft_settings.base is not None else None
-    tokenizer = load_tokenizer(sft_settings.base) if sft_settings.base is not None else None
+    base = load_model(sft_settings.base_model) if sft_settings.base_model is not None else None
+    tokenizer = load_tokenizer(sft_settings.base_model) if sft_settings.base_model is not None else None
     demonstrations_of = [
         (env_settings, demonstrations_in(env_settings, tokenizer, quiet))
         for env_settings in settings_per_environment(settings)
@@ -124,7 +125,7 @@ def _make(settings: RunSettings, work: Path, files: Mapping[str, str], quiet: bo
     # The tokenizer, and with it rows and lengths.
     if tokenizer is None:
         texts = texts_of([(env_settings, demos.episodes) for env_settings, demos in demonstrations_of])
-        vocabulary = sft_settings.model.vocabulary or vocabulary_of(texts)
+        vocabulary = sft_settings.model.vocab_size or vocabulary_of(texts)
         tokenizer = train_tokenizer(texts, vocabulary, sft_settings.model.numbers, sft_settings.model.marks)
     lengths = Lengths()
     rows: list[LabelledRow] = []

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gagpo.runs.run_folder import RunFolder
-from gagpo.settings import RunSettings, SettingsError, load, machine
-from gagpo.settings.derived import with_derived
+from gagpo.settings import RunSettings, SettingsError, load, machine, resolve
+from gagpo.settings.derived import derived_values
 
 if TYPE_CHECKING:
     from gagpo.distributed.ranks import Ranks
@@ -63,9 +63,9 @@ def open_run(
     if resume:
         # Only these decide how the run starts; the others are checked and stored when it is resumed.
         rank_overrides = [override for override in overrides if override.startswith(("processes=", "ranks."))]
-        settings = load(RunFolder.open(resume).path / "config.yaml", rank_overrides)
+        settings = load(RunFolder.open(resume).path / "config.yaml", rank_overrides, earlier=True)
     else:
-        settings = with_derived(load(config or "", overrides))
+        settings = resolved_settings(config or "", overrides)
 
     def make_folder() -> RunFolder:
         return resume_run(resume, overrides) if resume else new_run(config or "", overrides, runs, auto)
@@ -110,12 +110,18 @@ def _folder_of_all(
     return RunFolder.open(path) if resumed else RunFolder(path, settings)
 
 
+def resolved_settings(config: str | Path, overrides: Sequence[str]) -> RunSettings:
+    """The settings of a new run, with what SFT derived for its model."""
+    settings = load(config, overrides)
+    return resolve(settings, derived_values(settings))
+
+
 def new_run(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool = False) -> RunFolder:
     """A new run, not yet on disk.
 
     auto: resume an unfinished run with this name and these settings; if it is finished, add a number to the name.
     """
-    settings = with_derived(load(config, overrides))
+    settings = resolved_settings(config, overrides)
     require_model(settings)
     path = runs / settings.name
     number = 1

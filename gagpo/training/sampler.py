@@ -111,7 +111,7 @@ def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module
         model,
         copy.deepcopy(policy.tokenizer) if ahead else policy.tokenizer,
         dtype=chosen.dtype,
-        memory=chosen.memory,
+        memory=chosen.gpu_memory_utilization,
         own_weights=own_weights,
         reader=reader,
     )

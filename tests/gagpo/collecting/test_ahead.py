@@ -21,7 +21,7 @@ from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.entries import SampledEntry
 from gagpo.runs.run_folder import RunFolder
-from gagpo.settings import SettingsError, load
+from gagpo.settings import SettingsError, load, resolve
 from gagpo.training.trainer import Trainer, train
 from tests.gagpo.training.resuming import killed_after, killed_and_resumed, require_equal
 from tests.gagpo.training.test_mixture import ENVIRONMENTS_TRIED
@@ -206,11 +206,11 @@ def test_several_processes_do_not_sample_ahead(corridor):
 
 
 def test_the_correction_is_for_older_weights_unless_another_is_named(corridor):
-    assert load(corridor()).algorithm.correction.name == "none"
-    assert load(corridor(rollout=AHEAD)).algorithm.correction.name == "tis"
+    assert resolve(load(corridor())).algorithm.correction.name == "none"
+    assert resolve(load(corridor(rollout=AHEAD))).algorithm.correction.name == "tis"
     for name in ("none", "recompute", "icepop"):
         algorithm = {"preset": "gagpo", "correction": {"name": name}}
-        assert load(corridor(rollout=AHEAD, algorithm=algorithm)).algorithm.correction.name == name
+        assert resolve(load(corridor(rollout=AHEAD, algorithm=algorithm))).algorithm.correction.name == name
 
 
 # Lockstep: a function of the seed ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from gagpo.model import networks
 from gagpo.model.dtypes import autocast
 from gagpo.objectives import Correction
 from gagpo.runs.run_folder import RunFolder
-from gagpo.settings import load
+from gagpo.settings import load, resolve
 from gagpo.training.trainer import train
 from tests.gagpo.learning.test_batch import conversation
 
@@ -40,7 +40,7 @@ def test_an_unchanged_policy_is_not_clipped(corridor, tmp_path, preset):
 
 
 def test_the_correction_follows_from_the_precisions(corridor):
-    chosen = lambda *o: load(corridor(), o).algorithm.correction.name  # noqa: E731
+    chosen = lambda *o: resolve(load(corridor(), o)).algorithm.correction.name  # noqa: E731
     assert chosen() == "none"
     assert chosen("training.dtype=bfloat16") == "recompute"
     assert chosen("engine.dtype=bfloat16") == chosen("engine=vllm") == "recompute"

@@ -45,7 +45,7 @@ def planned(corridor, case, processes=1):
     made = plan(settings, Guess(prompt=PROMPT))
     parameters = [p for name, p in model.named_parameters() if ".lora_" not in name]
     assert made.shape.parameters == sum(parameter.numel() for parameter in parameters)
-    others = ("engine weights", "KV cache", "sampling", "a weight on its way", "checkpoint", "program")
+    others = ("engine weights", "KV cache", "sampling", "a weight in transfer", "checkpoint", "program")
     return peak_of([part for part in made.parts if part.name not in others])[0]
 
 
@@ -128,7 +128,7 @@ def test_a_real_model_is_planned_from_its_config_alone(big):
     ("changes", "gigabytes", "said"),
     [
         ([], 80, "^fits"),
-        ([], 36, "does not fit.*the loss: lower training.microbatch_tokens"),
+        ([], 36, "does not fit.*memory: loss; lower training.microbatch_tokens"),
         (["training.microbatch_tokens=512", "training.gradient_checkpointing=true"], 24, "does not fit.*: "),
     ],
 )
@@ -174,10 +174,10 @@ def test_the_parts_of_ranks(big):
     for name in ("weights", "gradients", "optimiser", "reference"):
         assert part[4][name] == part[1][name] / 4
     assert part[4]["engine weights"] == part[1]["engine weights"] and part[4]["KV cache"] < part[1]["KV cache"]
-    assert part[4]["a weight on its way"] == 4 * 151936 * 1536 and "gathered" not in part[1]
+    assert part[4]["a weight in transfer"] == 4 * 151936 * 1536 and "gathered" not in part[1]
     servers = with_overrides(big, ["engine={name: vllm, dtype: bfloat16, options: {gpus: [4]}}", "processes=4"])
     sent = {p.name: p.bytes for p in plan(servers).parts}
-    assert "engine weights" not in sent and sent["a weight on its way"] == 4 * 151936 * 1536
+    assert "engine weights" not in sent and sent["a weight in transfer"] == 4 * 151936 * 1536
 
 
 def test_an_engine_that_sleeps_makes_room_for_the_update(big):

@@ -9,7 +9,8 @@ import yaml
 from gagpo.agents.setup import make_env
 from gagpo.data import Episode, Turn
 from gagpo.settings import SettingsError, load
-from gagpo.settings.derived import applied, with_derived
+from gagpo.settings.derived import derived_values
+from gagpo.settings.resolve import take_derived_values
 from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of
 from gagpo.sft.run import sft
 from gagpo.training.launch import new_run
@@ -35,7 +36,7 @@ def config(tmp_path):
 
 def test_only_open_settings_are_filled(config):
     derived = {"rollout.max_tokens": 3, "optimizer.learning_rate": 1e-4, "sft.mistake_rate": 0.5}
-    filled = applied(load(config, ["rollout.max_tokens=9"]), derived)
+    filled = take_derived_values(load(config, ["rollout.max_tokens=9"]), derived)
     assert (filled.rollout.max_tokens, filled.optimizer.learning_rate, filled.sft.mistake_rate) == (9, 1e-4, None)
 
 
@@ -93,15 +94,14 @@ def test_what_was_derived_is_said_and_written_to_the_run(config, tmp_path):
 
 def test_a_model_folder_sets_nothing_but_what_is_derived(config, tmp_path):
     settings = load(config)
-    assert with_derived(settings) is settings, "there is no folder"
+    assert derived_values(settings) == {}, "there is no folder"
     (tmp_path / "model").mkdir()
     path = tmp_path / "model" / "sft.json"
     path.write_text(json.dumps({"derived": {"engine.name": "evil:Engine", "rollout.max_tokens": 7, "no.such": 1}}))
-    taken = with_derived(settings)
-    assert (taken.engine.name, taken.rollout.max_tokens) == ("transformers", 7)
+    assert derived_values(settings) == {"rollout.max_tokens": 7}
     path.write_text(json.dumps({"derived": {"rollout.max_tokens": -1}}))
     with pytest.raises(SettingsError, match=r"sft\.json: derived.*max_tokens"):
-        with_derived(settings)
+        derived_values(settings)
     for nonsense in ("[]", "{", '{"derived": 3}', "null"):
         path.write_text(nonsense)
-        assert with_derived(settings).rollout.max_tokens == 512
+        assert derived_values(settings) == {}

@@ -68,7 +68,7 @@ def test_unfinished_work_is_not_overwritten_for_other_settings(corridor, tmp_pat
     settings = load(corridor(), [f"model={tmp_path / 'm'}"])
     work = tmp_path / "m.under-way"
     prepare(settings, work, {RECIPE: '{"sft": {"noise": 0.75}}'}, quiet=True)
-    with pytest.raises(SettingsError, match=r"m\.under-way was begun with other settings .*delete it to start again"):
+    with pytest.raises(SettingsError, match=r"m\.under-way was started with other settings .*delete it to start again"):
         sft(settings, quiet=True)
     assert (work / "rows.npz").exists()
 

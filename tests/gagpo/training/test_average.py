@@ -47,7 +47,7 @@ def test_it_is_measured_at_the_end_also_after_a_kill_and_has_a_name(run):
         "before-test",
     ]
     path, which = named(folder.path.with_name("one@ema"))
-    assert path == folder.path and which == "average"
+    assert path == folder.path and which == "ema"
     chosen = keeping.find_checkpoint(path, which, folder.settings.training)
     assert chosen.model.endswith("iteration-000002/average")
     measured = folder.path / "evals" / "average-test.json"
@@ -62,7 +62,7 @@ def test_a_run_without_an_average_says_what_to_set(run):
     folder = run("one", {}, ema=False, iterations=1)
     train(folder, quiet=True)
     with pytest.raises(SettingsError, match=r"has no average of its weights: training\.ema is false"):
-        keeping.find_checkpoint(folder.path, "average", folder.settings.training)
+        keeping.find_checkpoint(folder.path, "ema", folder.settings.training)
 
 
 def test_swapping_twice_changes_nothing():

@@ -25,7 +25,7 @@ from gagpo.model.weights import copy_tensors, named_tensors
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
-from gagpo.settings import LoraSettings, SettingsError, load
+from gagpo.settings import LoraSettings, SettingsError, load, resolve
 from gagpo.sft.run import sft
 from gagpo.training.export import export
 from gagpo.training.trainer import Trainer, train
@@ -276,8 +276,8 @@ def test_defaults_and_the_rate_of_an_adapter(corridor):
     assert settings.lora == LoraSettings(rank=32, alpha=32.0, targets="all-linear")
     assert settings.optimizer.learning_rate == 5e-3
     config.write_text(re.sub(r"\n  learning_rate: 0.005", "\n  warmup_iterations: 0", text))
-    assert load(config).optimizer.learning_rate == 1e-5
-    assert load(config, ["lora=null"]).optimizer.learning_rate == 1e-6
+    assert resolve(load(config)).optimizer.learning_rate == 1e-5
+    assert resolve(load(config, ["lora=null"])).optimizer.learning_rate == 1e-6
     assert load(config, ["lora.rank=8"]).lora.rank == 8
 
 

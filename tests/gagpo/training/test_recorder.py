@@ -27,9 +27,9 @@ def reads(monkeypatch):
     def counted(name):
         original = getattr(run_folder, name)
 
-        def call(path, *rest):
+        def call(path, *rest, **options):
             found.append(path.name)
-            return original(path, *rest)
+            return original(path, *rest, **options)
 
         monkeypatch.setattr(run_folder, name, call)
 

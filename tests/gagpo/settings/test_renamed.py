@@ -1,0 +1,155 @@
+"""Old names in a config are errors that give the new name; a stored run with old names is read as if it had the new."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gagpo.algorithms import load as load_algorithm
+from gagpo.base import renamed
+from gagpo.base.errors import InvalidArgument
+from gagpo.runs.metrics import read_metrics
+from gagpo.runs.run_folder import RunFolder, named
+from gagpo.settings import RunSettings, SettingsError, dump, find_config, load, resolve
+from gagpo.settings.keys import keys
+
+MINIMAL = {"name": "x", "model": "m", "environment": {"id": "gagpo/ALFWorld-v0"}, "algorithm": "gagpo"}
+ROOT = Path(__file__).parents[3]
+NEW_TABLES = (renamed.KEYS, renamed.PRESETS, renamed.CONFIGS, renamed.METRICS)
+
+
+def nested(key, value):
+    *above, last = key.split(".")
+    values = {last: value}
+    for name in reversed(above):
+        values = {name: [values] if name in ("environments", "credits") else values}
+    return values
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(**changes):
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump({**MINIMAL, **changes}))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(("old", "new"), renamed.KEYS.items())
+def test_an_old_key_is_an_error_that_gives_the_new_one(config, old, new):
+    sentence = f"key {old!r} is renamed to {new!r}"
+    with pytest.raises(SettingsError, match=rf"run\.yaml: {sentence}"):
+        load(config(**nested(old, 1)))
+    if "environments" not in old and ".credits" not in old:
+        with pytest.raises(SettingsError, match=f"override '{old}=1': {sentence}"):
+            load(config(), [f"{old}=1"])
+
+
+def test_every_new_key_exists():
+    known = set(keys(RunSettings)) | {"algorithm.credit.credits.state_key", "algorithm.credit.credits.episode_weight"}
+    known |= {"environments.evaluation.episodes_per_task"}  # keys of a section that a row of environments repeats
+    assert set(renamed.KEYS.values()) <= known
+
+
+@pytest.mark.parametrize("value", ["ppo_token", {"preset": "ppo_token"}, {"credit": "ppo_token"}])
+def test_an_old_preset_is_an_error(config, value):
+    with pytest.raises(SettingsError, match=r"algorithm.*=ppo_token is renamed to ppo$"):
+        load(config(algorithm=value))
+    with pytest.raises(InvalidArgument, match="algorithm 'ppo_token' is renamed to 'ppo'"):
+        load_algorithm("ppo_token")
+
+
+@pytest.mark.parametrize(("old", "new"), renamed.CONFIGS.items())
+def test_an_old_config_is_an_error(old, new):
+    for name in (old, f"configs/{old}.yaml"):
+        with pytest.raises(SettingsError, match=f"config '{old}' is renamed to '{new}'"):
+            find_config(name)
+    assert find_config(new)
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"environment": {"id": "gagpo/WebShop-v0", "kwargs": {"shopper": "browsing"}}}, "kwargs.expert_mode"),
+        ({"environment": {"id": "gagpo/MCP-v0", "kwargs": {"call_seconds": 3}}}, "kwargs.call_timeout"),
+        ({"environment": {"id": "gagpo/Program-v0", "kwargs": {"seconds": 3}}}, "kwargs.timeout"),
+        ({"environment": {"id": "gagpo/ALFWorld-v0", "kwargs": {"expert": "hasty"}}}, "imperfect"),
+        ({"engine": {"name": "vllm", "options": {"gpus_each": 2}}}, "engine.options.tensor_parallel_size"),
+        ({"algorithm": {"preset": "grpo", "correction": "token"}}, "algorithm.correction=token is renamed to tis"),
+    ],
+)
+def test_old_arguments_and_values_are_errors(config, section, said):
+    with pytest.raises(SettingsError, match=f"is renamed to .*{said}|{said}"):
+        load(config(**section))
+
+
+def test_arguments_of_other_packages_keep_their_names():
+    theirs = {"environment": {"id": "theirs:Env-v0", "kwargs": {"seconds": 3, "shopper": "knowing", "tasks": [1]}}}
+    theirs["engine"] = {"name": "theirs:Engine", "options": {"deadline": 3}}
+    assert renamed.old_names(theirs) == [] and renamed.modernized(theirs) == theirs
+
+
+def test_a_run_of_an_earlier_version_is_read_and_resumed(config, tmp_path):
+    folder = RunFolder.create(tmp_path / "run", load(config(), ["algorithm=ppo", "rollout.ahead=1"]))
+    path = tmp_path / "run" / "config.yaml"
+    values = yaml.safe_load(path.read_text())
+    for old, new in renamed.KEYS.items():
+        section, _, name = new.rpartition(".")
+        part = values
+        for step in filter(None, section.split(".")):
+            part = part.get(step) if isinstance(part, dict) else None
+        if isinstance(part, dict) and name in part:
+            part[old.rpartition(".")[2]] = part.pop(name)
+    values["algorithm"] |= {"preset": "ppo_token", "correction": {"name": "token", "cap": 2.0}}
+    values["algorithm"]["credit"]["name"] = "ppo_token"
+    path.write_text(yaml.safe_dump(values))
+    assert {"samples", "lockstep"} <= values["rollout"].keys() and "invalid_penalty" in values
+    earlier = RunFolder.open(tmp_path / "run")
+    assert earlier.settings == folder.settings == earlier.stored_settings()
+    assert dump(resolve(earlier.settings)) == dump(folder.settings)
+    earlier.change(["training.max_checkpoints=5"])
+    assert RunFolder.open(tmp_path / "run").settings.training.max_checkpoints == 5
+    with pytest.raises(SettingsError, match=r"'training.keep' is renamed to 'training.max_checkpoints'"):
+        earlier.change(["training.keep=5"])
+    with pytest.raises(SettingsError, match="is renamed"):
+        load(tmp_path / "run.yaml", ["training.keep=5"], earlier=True)
+
+
+def test_old_metrics_are_read_by_their_new_names(tmp_path):
+    row = {"iteration": 1, **dict.fromkeys(renamed.METRICS, 0.5), "zero_groups/shop": 0.25, "engine_gap_0": 1.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    ((read,), broken) = read_metrics(tmp_path / "metrics.jsonl")
+    assert broken == 0 and read["zero_advantage_groups/shop"] == 0.25 and read["engine_gap_0"] == 1.0
+    assert all(read[new] == 0.5 for new in renamed.METRICS.values()) and not renamed.METRICS.keys() & read.keys()
+
+
+def test_an_old_checkpoint_name_is_an_error(tmp_path):
+    assert named(tmp_path / "run@ema") == (tmp_path / "run", "ema")
+    with pytest.raises(SettingsError, match=r"run@average: checkpoint 'average' is renamed to 'ema'"):
+        named(tmp_path / "run@average")
+
+
+UNAMBIGUOUS = (
+    *("rollout.samples", "rollout.lockstep", "step_deadline", "reset_deadline", "training.trust_region", "by_groups"),
+    *("training.keep", "training.best", "training.turns", "training.average", "training.precision", "max_skipped"),
+    *("optimizer.warmup", "optimizer.schedule", "lora.base", "gpus_each", "ranks.deadline", "invalid_penalty"),
+    *("evaluation.tries", "credit.key", "trajectory_weight", "sft.base", "sft.mistakes", "sft.model.width"),
+    *("ppo_token", "reinforce_baseline", "max_rl", *renamed.CONFIGS, "@average", "has_hasty", "start_seconds"),
+    *(name for name in renamed.METRICS if name not in ("coverage", "engine_lost")),
+)
+HISTORY = (":!CHANGELOG.md", ":!lab/log.md", ":!lab/results", ":!lab/studies")
+
+
+def test_no_old_name_is_left_in_the_repository():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    words = "|".join(name.replace(".", r"\.") for name in UNAMBIGUOUS)
+    command = ["git", "grep", "-nIP", rf"(?<![\w-])({words})(?![\w-])", "--", ".", *HISTORY]
+    command += [":!gagpo/base/renamed.py", ":!tests/gagpo/settings/test_renamed.py"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode in (0, 1), found.stderr
+    lines = [line for line in found.stdout.splitlines() if "is renamed to" not in line]  # tests of these errors
+    assert lines == []
