@@ -29,6 +29,10 @@ PRONOUNS = {
 """Words that do not say what a name contains. They are no names, and with a shape suffix (``own_E``) none either."""
 
 
+FILE_KEYS = {"kept"}
+"""Fields of stored episodes: a key of a file format keeps its name."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a measure counts something. text: the name, or the beginning of the expression."""
@@ -68,7 +72,7 @@ def pronouns(tree: ast.Module) -> Iterator[tuple[int, str]]:
     bindings = [(node.lineno, name) for node in ast.walk(tree) for name in bound_names(node)]  # type: ignore[attr-defined]
     sides = {"left"} if any(name == "right" for _, name in bindings) else set()
     for line, name in bindings:
-        if is_pronoun(name) and name not in sides:
+        if is_pronoun(name) and name not in sides | FILE_KEYS:
             yield line, name
 
 

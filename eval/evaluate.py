@@ -123,11 +123,11 @@ def first_failure(episodes: Sequence[Episode]) -> str:
     return next((str(episode.info.get("error", "")) for episode in episodes if episode.outcome == "failed"), "")
 
 
-def require_finished_episode(result: EvalResult, episodes: Sequence[Episode], what: str) -> None:
-    """Raise GagpoError if every episode failed in its environment. what: begins the message."""
+def require_finished_episode(result: EvalResult, episodes: Sequence[Episode], label: str) -> None:
+    """Raise GagpoError if every episode failed in its environment. label: begins the message."""
     if result.failed == result.episodes:
         count = f"all {result.episodes} episodes" if result.episodes > 1 else "the only episode"
-        raise GagpoError(f"{what}: {count} failed in the environment: {first_failure(episodes)}")
+        raise GagpoError(f"{label}: {count} failed in the environment: {first_failure(episodes)}")
 
 
 @dataclass(frozen=True)

@@ -196,15 +196,15 @@ def shown_settings(path: Path) -> object:
     """The content of a YAML file with secrets replaced; :class:`BadResult` for a file that cannot be read."""
     count = 0
 
-    def shown(value: object) -> object:
+    def without_secrets(value: object) -> object:
         nonlocal count
         count += 1
         if count > MOST_VALUES:
             raise BadResult(f"{path}: more than {MOST_VALUES:,} values are too many for the settings of a run")
         if isinstance(value, dict):
-            return {key: HIDDEN if SECRET.search(str(key)) else shown(inner) for key, inner in value.items()}
+            return {key: HIDDEN if SECRET.search(str(key)) else without_secrets(inner) for key, inner in value.items()}
         if isinstance(value, list):
-            return [shown(inner) for inner in value]
+            return [without_secrets(inner) for inner in value]
         return URL_LOGIN.sub(HIDDEN, value) if isinstance(value, str) else value
 
     text = read_text(path)
@@ -212,7 +212,7 @@ def shown_settings(path: Path) -> object:
         document = parse_yaml(text)
     except ValueError as error:
         raise BadResult(f"{path}: not YAML ({' '.join(str(error).split())[:200]})") from None
-    return shown(document)
+    return without_secrets(document)
 
 
 def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:

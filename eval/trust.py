@@ -50,7 +50,7 @@ def require_engine_trust(run: Path, engine: EngineSettings) -> None:
         raise untrusted(run, f"the engine {engine.name!r:.80}")
 
 
-def untrusted(run: Path, what: str, *otherwise: str) -> UntrustedCode:
+def untrusted(run: Path, code: str, *otherwise: str) -> UntrustedCode:
     """The error about code that ``run`` names. otherwise: what the user may do instead of giving consent."""
     advice = ", or ".join(["read that code, then add --trust-remote-code", *otherwise])
-    return UntrustedCode(f"the settings of {run} name {what}, which is not part of gagpo: {advice}")
+    return UntrustedCode(f"the settings of {run} name {code}, which is not part of gagpo: {advice}")

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.test_budgets import tool
+from tests.test_budgets import budgets, tool
 
 style = tool("style")
 
@@ -35,3 +35,12 @@ def test_shapes_are_counted():
 
 def test_comments_are_counted_without_directives():
     assert style.comment_lines('"""# no"""\nx = "# no"  # why\n# and why\ny = 1  # noqa: E501\n') == 2
+
+
+@pytest.mark.parametrize("measure", ["pronouns", "chained", "triples"])
+def test_the_product_has_plain_names_and_shapes(measure):
+    assert list(map(str, style.places(budgets.python_files(budgets.PRODUCT), measure))) == []
+
+
+def test_no_function_is_over_the_limits():
+    assert budgets.large_functions(budgets.python_files(budgets.PRODUCT)) == []

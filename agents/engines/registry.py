@@ -17,11 +17,11 @@ from gagpo.base.options import explain
 from gagpo.base.registry import Registry
 
 
-def _require_options(entry: Any, what: str) -> None:
+def _require_options(entry: Any, title: str) -> None:
     """Raise InvalidArgument unless a registered object is a class of options."""
     if not isinstance(entry, type) or not issubclass(entry, EngineOptions):
         raise InvalidArgument(
-            f"{what} is not a class of options: derive one from {EngineOptions.__module__}.EngineOptions, with a "
+            f"{title} is not a class of options: derive one from {EngineOptions.__module__}.EngineOptions, with a "
             "method build(inputs) that returns the engine"
         )
 

@@ -64,7 +64,7 @@ def write_report(run_folder: str | Path, pass_at: Sequence[int] | None = None) -
         seconds=run.seconds(),
         numbers=_numbers(run),
         samples=[_samples(path) for path in _episode_files(folder, next(iter(evaluations.values()), []))],
-        **_what(folder),
+        **_versions_and_settings(folder),
     )
     target = folder / "report.html"
     durable.write_text(target, page)
@@ -154,7 +154,7 @@ def _samples(path: Path, each: int = 2) -> dict[str, object]:
     return {"name": path.stem, "episodes": [*wins, *losses], "complaint": problems[0] if problems else ""}
 
 
-def _what(folder: Path) -> dict[str, object]:
+def _versions_and_settings(folder: Path) -> dict[str, object]:
     """Versions and settings, and an error if the settings cannot be read."""
     rows = [[name, str(value)] for name, value in sorted(RunFolder(folder).versions().items())]
     versions = Table(["", ""], rows, words=(1,)) if rows else None

@@ -89,7 +89,7 @@ def _write_file(data: Path, run: int, path: Path, calculate_credit: CreditCalcul
     for group in groups:
         credit = [next(credited) for _ in group]
         differ = _disagreements(credit)
-        record: dict[str, object] = {"episodes": [_shown(*of) for of in zip(group, credit, differ, strict=True)]}
+        record: dict[str, object] = {"episodes": [_page_record(*of) for of in zip(group, credit, differ, strict=True)]}
         source.groups.append(_entry(group, differ, len(source.shards), len(shard)))
         source.episodes += [
             EpisodeEntry(_flags(episode), round(episode.reward, 6), episode.num_turns) for episode in group
@@ -165,7 +165,7 @@ def _flags(episode: EpisodeRecord) -> int:
     return int(episode.won) | outcome << 1 | (episode.kept is False) << 3
 
 
-def _shown(episode: EpisodeRecord, credit: EpisodeCredit | None, differ: list[bool]) -> dict[str, object]:
+def _page_record(episode: EpisodeRecord, credit: EpisodeCredit | None, differ: list[bool]) -> dict[str, object]:
     record: dict[str, object] = episode.model_dump(exclude_none=True)
     if credit is not None:
         record["credit"] = {name: [round(a, 5) for a in row] for name, row in credit.advantages.items()}

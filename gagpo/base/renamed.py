@@ -125,9 +125,9 @@ def modernized(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def old_names(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The keys of a config that have, or whose values are, old names, each with what to say about it."""
-    found: list[tuple[str, str]] = []
-    _walked(values, "", found)
-    return found
+    old_names_found: list[tuple[str, str]] = []
+    _walked(values, "", old_names_found)
+    return old_names_found
 
 
 def new_metric(name: str) -> str:
@@ -140,15 +140,15 @@ def new_metric(name: str) -> str:
     return METRICS.get(match[1], match[1]) + match[2] if match else name
 
 
-def _walked(value: object, place: str, found: list[tuple[str, str]], owner: object = None) -> object:
-    """A copy of a part of a config with the new names; the old ones are added to ``found``.
+def _walked(value: object, place: str, old_names_found: list[tuple[str, str]], owner: object = None) -> object:
+    """A copy of a part of a config with the new names; the old ones are added to ``old_names_found``.
 
     owner: the environment's id or the engine's name, in their arguments.
     """
     if isinstance(value, list):
-        return [_walked(part, place, found, owner) for part in value]
+        return [_walked(part, place, old_names_found, owner) for part in value]
     if isinstance(value, str) and value in VALUES.get(place, {}):
-        found.append((place, f"{place}={value} is renamed to {VALUES[place][value]}"))
+        old_names_found.append((place, f"{place}={value} is renamed to {VALUES[place][value]}"))
         return VALUES[place][value]
     if not isinstance(value, Mapping):
         return value
@@ -156,11 +156,11 @@ def _walked(value: object, place: str, found: list[tuple[str, str]], owner: obje
     for key, part, new in _new_keys(value, place, owner):
         old_place, new_place = (f"{place}.{name}".strip(".") for name in (key, new))
         if new != key:
-            found.append((old_place, f"key {old_place!r} is renamed to {new_place!r}"))
+            old_names_found.append((old_place, f"key {old_place!r} is renamed to {new_place!r}"))
             if new in value:  # the new name wins
                 continue
         inner_owner = {"kwargs": value.get("id"), "options": value.get("name")}.get(new)
-        copy[new] = _walked(part, new_place, found, inner_owner)
+        copy[new] = _walked(part, new_place, old_names_found, inner_owner)
     return copy
 
 

@@ -102,13 +102,13 @@ def _preview(config: str, overrides: list[str], turns: int, name: str | None, an
                 f"--- turn {number}: it writes {len(turn.response_ids)} tokens, which are trained on ({source})",
             )
             _print_trained(response)
-            say(f"--- turn {number}: the parser reads {_found(turn)}")
+            say(f"--- turn {number}: the parser reads {_parsed(turn)}")
     finally:
         env.close()
     return records
 
 
-def _found(turn: Turn) -> str:
+def _parsed(turn: Turn) -> str:
     """What the parser made of a response."""
     if turn.calls:
         return "; ".join(call.error or call.action for call in turn.calls)

@@ -15,19 +15,20 @@ class Overdue(GagpoError, TimeoutError):
 class Background:
     """Runs jobs in a thread.
 
-    what: the name of the job in errors.
+    name: of the job, in errors.
     deadline: seconds that a job may take.
     """
 
-    def __init__(self, what: str, deadline: float):
-        self.what, self.deadline = what, deadline
+    def __init__(self, name: str, deadline: float):
+        self.name = name
+        self.deadline = deadline
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], object]) -> None:
         """Wait for the previous job, then start ``work``."""
         self.wait()
-        thread = threading.Thread(target=self._run, args=(work,), name=self.what, daemon=True)
+        thread = threading.Thread(target=self._run, args=(work,), name=self.name, daemon=True)
         thread.start()
         self._thread = thread  # only now: a thread whose start was interrupted cannot be joined
 
@@ -43,7 +44,7 @@ class Background:
             return
         thread.join(self.deadline)
         if thread.is_alive():
-            raise Overdue(f"{self.what} took more than {self.deadline:g} s: check the disk it is written to")
+            raise Overdue(f"{self.name} took more than {self.deadline:g} s: check the disk it is written to")
         self._thread = None
         error, self._error = self._error, None
         if error is not None:

@@ -117,12 +117,12 @@ class Ranks:
             if name is not None:
                 raise error or _INTERRUPTIONS[name]()
 
-    def agree(self, what: str, value: T) -> T:
+    def agree(self, name: str, value: T) -> T:
         """``value``, a JSON value; raises :class:`RanksDiffer` unless it is the same on all ranks."""
         for rank, rank_value in enumerate(self.gathered(value)):
             if not self.alone and rank_value != json.loads(json.dumps(value)):
                 raise RanksDiffer(
-                    f"ranks {self.rank} and {rank} differ in {what}: all machines need the same software and hardware"
+                    f"ranks {self.rank} and {rank} differ in {name}: all machines need the same software and hardware"
                 )
         return value
 

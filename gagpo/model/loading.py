@@ -243,18 +243,18 @@ def save(
     tokenizer.save_pretrained(str(folder))
 
 
-def _require_available(name: str, what: str, revision: str | None) -> None:
+def _require_available(name: str, part: str, revision: str | None) -> None:
     """Raise ModelError at once for a hub name that is not cached, if the hub cannot be reached."""
     reason = why_unavailable(name, revision)
     if reason:
-        raise ModelError(f"cannot load the {what} of {name!r}: {reason}; or name a folder that exists")
+        raise ModelError(f"cannot load the {part} of {name!r}: {reason}; or name a folder that exists")
 
 
-def _advice(name: str, what: str, error: Exception) -> str:
+def _advice(name: str, part: str, error: Exception) -> str:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     if os.sep in name and not Path(name).exists():
         reason = "the folder does not exist"
     return (
-        f"cannot load the {what} of {name!r}: {reason}. Give a Hugging Face model folder (`gagpo sft` makes a "
+        f"cannot load the {part} of {name!r}: {reason}. Give a Hugging Face model folder (`gagpo sft` makes a "
         "small one) or the name of a hub model that is cached or can be downloaded"
     )

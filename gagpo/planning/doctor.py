@@ -84,8 +84,10 @@ class Finding:
 
     def lines(self) -> list[str]:
         """The finding as the report shows it."""
-        shown = [f"{self.verdict:8s} {self.name:22s} {self.summary} ({self.seconds:.1f} s)"]
-        return [*shown, f"{'':31s} -> {self.advice}"] if self.advice else shown
+        lines = [f"{self.verdict:8s} {self.name:22s} {self.summary} ({self.seconds:.1f} s)"]
+        if self.advice:
+            lines.append(f"{'':31s} -> {self.advice}")
+        return lines
 
 
 @dataclass
@@ -132,6 +134,9 @@ class Machine:
         return load_model(self._model, "float32", self.device), load_tokenizer(self._model)
 
 
+PACKAGES = ("gagpo", "torch", "transformers", "vllm")
+"""Packages whose versions are reported."""
+
 Check = Callable[[Machine], Finding]
 
 
@@ -143,7 +148,7 @@ def worst_of(findings: Sequence[Finding]) -> Finding:
     """
     rank = min(range(len(findings)), key=lambda number: WORST_FIRST.index(findings[number].verdict))
     worst = findings[rank]
-    if all(one.verdict == worst.verdict for one in findings):
+    if all(finding.verdict == worst.verdict for finding in findings):
         return worst
     return replace(worst, summary=f"rank {rank} of {len(findings)}: {worst.summary}")
 
@@ -158,33 +163,40 @@ def judged(summary: str, values: Mapping[str, Any], advice: Sequence[str], verdi
 
 def check_host(machine: Machine) -> Finding:
     """Check memory, shared memory, open files, cores and instructions; report versions."""
-    known = {name: value for name, value in versions().items() if name in ("gagpo", "torch", "transformers", "vllm")}
-    processes, cores, counted = machine.ranks.local_world_size, available_cores(), os.cpu_count() or 1
-    free, shared = available_memory() / GB, shutil.disk_usage(SHARED).free / GB if SHARED.is_dir() else 0.0
-    files, wanted = resource.getrlimit(resource.RLIMIT_NOFILE)[0], HOST_GB[machine.on_gpu] * processes
+    packages = {name: value for name, value in versions().items() if name in PACKAGES}
+    processes = machine.ranks.local_world_size
+    cores = available_cores()
+    all_cores = os.cpu_count() or 1
+    free = available_memory() / GB
+    shared = shutil.disk_usage(SHARED).free / GB if SHARED.is_dir() else 0.0
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     instructions = torch.backends.cpu.get_cpu_capability()
-    values = {**known, "free_gb": free, "shared_gb": shared, "files": files, "cores": cores}
+    values = {**packages, "free_gb": free, "shared_gb": shared, "files": files, "cores": cores}
     values |= {"instructions": instructions, "threads": torch.get_num_threads()}
-    summary = ", ".join(f"{name} {value}" for name, value in known.items())
+    summary = ", ".join(f"{name} {value}" for name, value in packages.items())
     summary += f"; {free:.1f} GB of memory free, {cores} cores with {instructions}"
     problems = []
-    if free < wanted:
-        problems.append(f"{processes} processes need {wanted:.0f} GB: raise the container's memory limit")
+    needed = HOST_GB[machine.on_gpu] * processes
+    if free < needed:
+        problems.append(f"{processes} processes need {needed:.0f} GB: raise the container's memory limit")
     if processes > 1 and shared < SHARED_GB:
         problems.append("NCCL and vLLM need shared memory: docker run --shm-size=16g, or --ipc=host")
     if 0 <= files < FILES:
         problems.append(f"raise the limit of open files: ulimit -n {max(65536, FILES)}")
-    if cores < counted:
+    if cores < all_cores:
         problems.append(
-            f"only {cores} of {counted} cores are available: train with threads={max(1, cores // processes)}"
+            f"only {cores} of {all_cores} cores are available: train with threads={max(1, cores // processes)}"
         )
     return judged(summary, values, problems, "warning")
 
 
 def available_memory() -> float:
     """Free memory in bytes, of the machine or its control group."""
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
-    free = float(found[1]) * 1024 if found else float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+    available = re.search(r"^MemAvailable:\s+(\d+) kB", MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
+    if available:
+        free = float(available[1]) * 1024
+    else:
+        free = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
     with suppress(OSError, ValueError):  # not there, or "max"
         free = min(free, float(MEMORY_LIMIT.read_text(encoding="ascii")))
     return free
@@ -238,8 +250,11 @@ def check_training_step(machine: Machine) -> Finding:
     model, _ = machine.tiny()
     if not machine.ranks.alone:
         shard(model, machine.ranks.mesh(machine.device), "float32")
-    length, count, response = 128, 16, 32
-    place_K, old_K = np.arange(length - response, length), np.full(response, OLD, np.float32)
+    length = 128  # tokens of a row
+    count = 16  # rows
+    response = 32  # tokens of a response, at the end of its row
+    place_K = np.arange(length - response, length)
+    old_K = np.full(response, OLD, np.float32)
     rows = []
     for i in range(count):
         ids = (5 + (np.arange(length) * (2 * i + 3) + i) % 240).astype(np.int32)
@@ -252,11 +267,11 @@ def check_training_step(machine: Machine) -> Finding:
     before = float(updater.score(rows, credit.tokens)[0].mean()) - OLD
     norm = updater.update(rows, credit, np.random.default_rng(0))["grad_norm"]
     after = float(updater.score(rows, credit.tokens)[0].mean()) - OLD
-    found = {"nats_before": before, "gradient_norm": norm, "nats_after": after}
-    off = max(abs(found[name] / expected - 1) for name, expected in EXPECTED.items())
+    measured = {"nats_before": before, "gradient_norm": norm, "nats_after": after}
+    off = max(abs(measured[name] / expected - 1) for name, expected in EXPECTED.items())
     summary = f"loss and gradient are within {off:.1e} of the expected ones (at most {TOLERANCE:g})"
     advice = "do not train on this: try device=cpu, or NCCL_P2P_DISABLE=1 with several GPUs, and send us this report"
-    return judged(summary, {**found, "expected": EXPECTED}, [] if off <= TOLERANCE else [advice], "failed")
+    return judged(summary, {**measured, "expected": EXPECTED}, [] if off <= TOLERANCE else [advice], "failed")
 
 
 def check_engine(machine: Machine) -> Finding:
@@ -264,7 +279,8 @@ def check_engine(machine: Machine) -> Finding:
 
     Each of several ranks has its own engine and scores with the sharded policy.
     """
-    ranks, (model, tokenizer) = machine.ranks, machine.tiny()
+    ranks = machine.ranks
+    model, tokenizer = machine.tiny()
     options = engine_options(machine.engine)
     sampled_model = model
     reader: PolicyReader | None = None
@@ -281,17 +297,18 @@ def check_engine(machine: Machine) -> Finding:
         reader=None if options.needs_weights else reader,
     )
     parity = ParityCheck(model, machine.dtype, engine.max_length, reader)
-    found = {"gap": gap_of(engine, parity)}
+    gaps = {"gap": gap_of(engine, parity)}
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
     engine.load_weights(named_tensors(model, dtype=dtype_of(machine.dtype)))
-    found["gap_after_new_weights"] = gap_of(engine, parity)
+    gaps["gap_after_new_weights"] = gap_of(engine, parity)
     engine.close()
-    worst, limit = max(found.values()), NATS[machine.dtype]
+    worst = max(gaps.values())
+    limit = NATS[machine.dtype]
     summary = f"engine and trainer differ by {worst:.2g} nats (at most {limit:g}), new weights included"
     advice = "do not train on this: try --engine transformers --dtype float32, and send us this report"
-    return judged(summary, {**found, "limit": limit}, [] if worst <= limit else [advice], "failed")
+    return judged(summary, {**gaps, "limit": limit}, [] if worst <= limit else [advice], "failed")
 
 
 def gap_of(engine: Engine, parity: ParityCheck) -> float:
@@ -317,13 +334,13 @@ def examine(
     Raises:
         GagpoError: a check raised on one of several ranks, so the others would wait for it in vain.
     """
-    found = []
+    findings = []
     for check in checks:
         name = check.__name__.removeprefix("check_").replace("_", " ")
         begun = time.monotonic()
         faulthandler.dump_traceback_later(CHECK_SECONDS, exit=True)
         try:
-            finding = worst_of([Finding(**one) for one in machine.ranks.gathered(asdict(check(machine)))])
+            finding = worst_of([Finding(**record) for record in machine.ranks.gathered(asdict(check(machine)))])
         except Exception as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
             if not machine.ranks.alone:
@@ -331,7 +348,7 @@ def examine(
             finding = Finding("failed", reason)
         finally:
             faulthandler.cancel_dump_traceback_later()
-        found.append(replace(finding, name=name, seconds=time.monotonic() - begun))
+        findings.append(replace(finding, name=name, seconds=time.monotonic() - begun))
         if machine.ranks.first:
-            report(found[-1])
-    return found
+            report(findings[-1])
+    return findings

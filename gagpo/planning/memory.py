@@ -118,7 +118,9 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     row: tokens of the longest row.
     gigabytes: memory of the GPU, of which vLLM allocates a fraction.
     """
-    engine, rollout, ranks = settings.engine, settings.rollout, settings.processes
+    engine = settings.engine
+    rollout = settings.rollout
+    ranks = settings.processes
     # An engine that samples ahead works during updates too, so it cannot sleep.
     phases = ("sampling",) if engine.sleep and not rollout.ahead else PHASES
     size = _size(engine.dtype)

@@ -104,7 +104,7 @@ class EngineSettings(Options):
 
     @field_validator("name")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _require_known_name(cls, name: str) -> str:
         ENGINES.place(name)
         return name
 

@@ -76,7 +76,9 @@ class Sampler:
         self, pool: Pool, env: RunEnvironment, tasks: TaskSet, model: str, quiet: bool
     ) -> tuple[EvalResult, list[Episode]]:
         """Evaluate on the tasks of one environment. model: the name in the result."""
-        settings, evaluation, environment = self.settings, env.evaluation, env.environment
+        settings = self.settings
+        evaluation = env.evaluation
+        environment = env.environment
         evaluated = EvaluatedAgent(
             self._evaluation_agents[env.name],
             model,
