@@ -17,7 +17,8 @@ from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import ActionFormat, Toolbox, answer_messages, format_of
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Ids, Turn
-from gagpo.envs.tools import Tool
+from gagpo.envs.base import TextEnv
+from gagpo.envs.tools import Tool, tools_of
 
 _MARK = chat_template.PLACEHOLDER
 _LATER = "\u241f"  # stands for the message after it
@@ -38,6 +39,23 @@ class GenerationRequest(NamedTuple):
     read: Callable[[Response], Turn]
 
 
+class Interface(NamedTuple):
+    """What an environment tells an agent about itself.
+
+    tools: of an environment with tool calls.
+    multiline: whether an action may have several lines.
+    """
+
+    instructions: str = ""
+    tools: Sequence[Tool] = ()
+    multiline: bool = False
+
+    @classmethod
+    def of(cls, env: TextEnv | None) -> Interface:
+        """That of ``env``; without one, the default."""
+        return cls(getattr(env, "instructions", ""), tools_of(env), bool(getattr(env, "multiline", False)))
+
+
 class RejectedRequest(NamedTuple):
     """In place of a prompt: why a request of a program cannot become one. status: of HTTP, for the program."""
 
@@ -51,17 +69,15 @@ class Context:
     Only the template's own text becomes control tokens: what environments, prompts and actions say is data.
 
     prompt: templates of the messages, and how actions are read.
-    instructions: of the environment.
+    interface: what the environment tells an agent: instructions and tools.
     history: ``"full"`` for the whole conversation, or the number of earlier turns that a window shows. A full
         conversation grows by appending: earlier prompts and responses are the ids that the engine read and wrote,
         except an end token that the template writes differently. A window is a new single message in each turn.
     admissible: whether the prompt lists the admissible actions, where the environment knows them.
     template: variables of the chat template (``enable_thinking: false``). ``date`` (``YYYY-MM-DD``) replaces today's
         date in templates that print it, so that prompts do not change from day to day.
-    tools: the environment's tools, for prompts with tool calls. All messages after the first are answers to calls, so
-        templates that keep thoughts between calls keep them.
-    calls: the model's call format; ``auto`` detects it from the template.
-    multiline: whether an action of the environment may have several lines.
+    calls: the model's call format; ``auto`` detects it from the template. With tool calls, all messages after the
+        first are answers to calls, so templates that keep thoughts between calls keep them.
 
     Raises: InvalidArgument if the chat template cannot render these prompts.
     """
@@ -70,25 +86,23 @@ class Context:
         self,
         tokenizer: Any,
         prompt: Prompt,
-        instructions: str = "",
+        interface: Interface | None = None,
         history: int | str = "full",
         admissible: bool = False,
         template: Mapping[str, Any] | None = None,
-        tools: Sequence[Tool] = (),
         calls: str = "auto",
-        multiline: bool = False,
     ):
         if history != "full" and not (isinstance(history, int) and history >= 0):
             raise InvalidArgument(f"history must be 'full' or a number of turns of at least 0 (got {history!r})")
         self.tokenizer = tokenizer
         self.prompt_format = prompt
-        self.instructions = instructions
+        self.interface = interface or Interface()
         self.history = history
         self.admissible = admissible
-        self.multiline = multiline
         self.template = dict(template or {})
         self._variables = chat_template.variables(template or {})
-        self._ends, self._end = set(stop_tokens(tokenizer)), end_of_response(tokenizer)
+        self._ends = set(stop_tokens(tokenizer))
+        self._end = end_of_response(tokenizer)
         self._special = tuple(name for name in tokenizer.get_added_vocab() if name.strip())
         self._encoder = TextEncoder(tokenizer)
         ids = {tokenizer.convert_tokens_to_ids(name): name for name in THOUGHT if name in self._encoder.control}
@@ -96,12 +110,12 @@ class Context:
         self._thought = {
             token: name for token, name in ids.items() if not tokenizer.decode([token], skip_special_tokens=True)
         }
-        self.toolbox = Toolbox(tools, format_of(self._template, calls)) if prompt.calls else None
+        self.toolbox = Toolbox(self.interface.tools, format_of(self._template, calls)) if prompt.calls else None
         self._require_template()
 
     @property
     def action_format(self) -> ActionFormat:
-        return ActionFormat(self.prompt_format, self.toolbox, self.multiline)
+        return ActionFormat(self.prompt_format, self.toolbox, self.interface.multiline)
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -139,7 +153,7 @@ class Context:
     def prompt(self, turns: Sequence[Turn], observation: str, actions: Sequence[str] | None = None) -> np.ndarray:
         """Token ids (int32) of the prompt that shows ``observation`` after ``turns``."""
         prompt_format = self.prompt_format
-        instructions = self.instructions
+        instructions = self.interface.instructions
         listed_actions = (actions or ()) if self.admissible else ()
         if self.history != "full":
             text = prompt_format.window_text(instructions, turns, observation, listed_actions, int(self.history))
@@ -253,9 +267,10 @@ class Context:
 
     def _opening(self) -> list[Message]:
         """The messages before the first user message; an example's thoughts stay those of the model."""
-        opening = self.prompt_format.opening(self.instructions)
+        instructions = self.interface.instructions
+        opening = self.prompt_format.opening(instructions)
         for message in opening:
-            message["content"] = self._data(message["content"], [self.instructions])
+            message["content"] = self._data(message["content"], [instructions])
         return opening
 
     def _data(self, text: str, contents: Iterable[str]) -> str:

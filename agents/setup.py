@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import gagpo.envs
 from gagpo.agents.agent import LanguageAgent
-from gagpo.agents.context import Context
+from gagpo.agents.context import Context, Interface
 from gagpo.agents.engines.base import Engine, Sampling
 from gagpo.agents.engines.options import EngineInputs, EngineOptions
 from gagpo.agents.engines.registry import engine_options
@@ -17,7 +17,6 @@ from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.arguments import build
 from gagpo.envs.program.env import ProgramEnv
-from gagpo.envs.tools import tools_of
 
 if TYPE_CHECKING:
     import torch
@@ -72,16 +71,13 @@ def make_context(
     calls: str = "auto",
 ) -> Context:
     """How a model is prompted in ``env``: with its instructions and tools. prompt: one, a shipped name or a file."""
-    wording = find_prompt(prompt) if isinstance(prompt, str) else prompt
-    instructions, multiline = getattr(env, "instructions", ""), bool(getattr(env, "multiline", False))
+    prompt_format = find_prompt(prompt) if isinstance(prompt, str) else prompt
     if isinstance(env, ProgramEnv):
-        if (wording.name, history, admissible) != ("plain", "full", False):
+        if (prompt_format.name, history, admissible) != ("plain", "full", False):
             names = "context.prompt, context.history and context.admissible"
             raise InvalidArgument(f"{names} have no effect on programs, which word their prompts: leave them out")
-        return ProgramContext(tokenizer, wording, template, calls)
-    return Context(
-        tokenizer, wording, instructions, history, admissible, template, tools_of(env), calls, multiline=multiline
-    )
+        return ProgramContext(tokenizer, prompt_format, template, calls)
+    return Context(tokenizer, prompt_format, Interface.of(env), history, admissible, template, calls)
 
 
 def language_agent(engine: Engine, env: gagpo.envs.TextEnv, sampling: Sampling, **context: Any) -> LanguageAgent:

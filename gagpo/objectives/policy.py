@@ -44,36 +44,27 @@ def policy_loss(
 ) -> tuple[Tensor, Metrics]:
     """Loss of K response tokens (a scalar to minimise), and metric sums for :func:`summary`.
 
-    Does not wait for the device. NaN or infinity in an input makes the loss NaN; :func:`find_nonfinite` locates it.
+    NaN or infinity in an input makes the loss NaN; :func:`find_nonfinite` locates it. Does not wait for the device.
 
     logprob_K: log-probabilities under the policy in training, with gradient.
     old_logprob_K: under the policy that sampled.
     advantage_K: see :meth:`gagpo.credit.Credit.per_token`.
     normaliser: what the mean divides by, by default these tokens. Pass that of the whole mini-batch
         (:meth:`Normaliser.total`) to add up the losses of micro-batches, which must not cut actions or rows.
-    ref_logprob_K: under the reference policy, required if ``settings.kl.coefficient`` is above 0.
-    entropy_K: entropy of the policy, nats, required if ``settings.entropy`` is above 0.
+    ref_logprob_K, entropy_K: the reference policy's, and the policy's entropy in nats, for KL and entropy terms.
     weight_K: >= 0, weight of each token's term without KL and entropy, see :func:`correction_weights`; a geometric or
         power mean is weighted by the segment's mean.
 
     Raises:
         InvalidArgument: shapes differ, or the reference or entropy is missing.
     """
-    layout.check(
-        logprob_K=logprob_K,
-        old_logprob_K=old_logprob_K,
-        advantage_K=advantage_K,
-        ref_logprob_K=ref_logprob_K,
-        entropy_K=entropy_K,
-        weight_K=weight_K,
-    )
-    if settings.kl.coefficient > 0 and ref_logprob_K is None:
-        raise InvalidArgument("kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities")
-    if settings.entropy > 0 and entropy_K is None:
-        raise InvalidArgument("entropy is above 0: give entropy_K, the policy's entropy at each token")
+    layout.check(logprob_K=logprob_K, old_logprob_K=old_logprob_K, advantage_K=advantage_K, weight_K=weight_K)
+    layout.check(ref_logprob_K=ref_logprob_K, entropy_K=entropy_K)
+    _require_inputs(settings, ref_logprob_K, entropy_K)
     normaliser = normaliser or layout.normaliser
     controls = controls or Controls()
-    logprob_K = logprob_K.float() if logprob_K.dtype in (torch.float16, torch.bfloat16) else logprob_K
+    if logprob_K.dtype in (torch.float16, torch.bfloat16):
+        logprob_K = logprob_K.float()
     advantage_K = advantage_K.to(logprob_K.dtype).detach()
     if weight_K is not None:
         weight_K = weight_K.to(logprob_K.dtype).detach()
@@ -81,28 +72,47 @@ def policy_loss(
         advantage_K = advantage_K * weight_K
     share_K = token_weights(settings.aggregation, layout, normaliser, logprob_K.dtype)
     log_ratio_K = clamped_log_ratio(logprob_K - old_logprob_K.detach())
-
     if isinstance(settings.aggregation, Geometric | Power):
         objective, metrics = _segment_means(log_ratio_K, advantage_K, layout, settings, normaliser, controls)
-    elif settings.ratio == "token" or settings.ratio_gradient == "token" or isinstance(settings.gate, WEIGHED):
-        logprobs = (logprob_K, old_logprob_K.detach())
-        objective, metrics = _tokens(log_ratio_K, logprobs, advantage_K, share_K, layout, settings, controls)
     else:
-        objective, metrics = _segments(log_ratio_K, advantage_K, share_K, layout, settings, controls)
+        logprobs = (logprob_K, old_logprob_K.detach())
+        objective, metrics = _gated_sum(log_ratio_K, logprobs, advantage_K, share_K, layout, settings, controls)
 
+    metrics["tokens"] = logprob_K.new_full((), float(len(logprob_K)))
+    metrics["approx_kl"] = -log_ratio_K.detach().sum()
     loss = -objective
-    with torch.no_grad():
-        metrics["tokens"] = logprob_K.new_full((), float(len(logprob_K)))
-        metrics["approx_kl"] = -log_ratio_K.sum()
     if ref_logprob_K is not None and settings.kl.coefficient > 0:
         kl_K = kl_divergence(logprob_K, ref_logprob_K, settings.kl.estimator)
         loss = loss + settings.kl.coefficient * (share_K * kl_K).sum()
         metrics["kl"] = kl_K.detach().sum()
     if entropy_K is not None:
+        metrics["entropy"] = entropy_K.detach().sum()
         if settings.entropy > 0:
             loss = loss - settings.entropy * (share_K * entropy_K).sum()
-        metrics["entropy"] = entropy_K.detach().sum()
     return loss, metrics
+
+
+def _gated_sum(
+    log_ratio_K: Tensor,
+    logprobs: tuple[Tensor, Tensor],
+    advantage_K: Tensor,
+    share_K: Tensor | float,
+    layout: Layout,
+    settings: ObjectiveSettings,
+    controls: Controls,
+) -> tuple[Tensor, Metrics]:
+    """The weighted sum of gated terms: of tokens where each has its own gradient, else of segments."""
+    if settings.ratio == "token" or settings.ratio_gradient == "token" or isinstance(settings.gate, WEIGHED):
+        return _tokens(log_ratio_K, logprobs, advantage_K, share_K, layout, settings, controls)
+    return _segments(log_ratio_K, advantage_K, share_K, layout, settings, controls)
+
+
+def _require_inputs(settings: ObjectiveSettings, ref_logprob_K: Tensor | None, entropy_K: Tensor | None) -> None:
+    """Raise InvalidArgument if a term of the loss lacks its input."""
+    if settings.kl.coefficient > 0 and ref_logprob_K is None:
+        raise InvalidArgument("kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities")
+    if settings.entropy > 0 and entropy_K is None:
+        raise InvalidArgument("entropy is above 0: give entropy_K, the policy's entropy at each token")
 
 
 def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: Literal["k1", "k2", "k3"] = "k3") -> Tensor:

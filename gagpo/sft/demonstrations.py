@@ -11,7 +11,7 @@ import numpy as np
 
 from gagpo.agents.agent import Agent, EpisodeState, ExpertAgent, RandomAgent
 from gagpo.agents.call_formats import find_format
-from gagpo.agents.context import Context
+from gagpo.agents.context import Context, Interface
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.agents.toolbox import ActionFormat, Toolbox
@@ -275,7 +275,7 @@ def action_format_of(settings: RunSettings) -> ActionFormat:
         return ActionFormat(prompt, multiline=bool(getattr(environment, "multiline", False)))
     tools = tools_of(environment)
     if base is not None and context.calls == "auto":
-        return Context(load_tokenizer(base), prompt, template=context.template, tools=tools).action_format
+        return Context(load_tokenizer(base), prompt, Interface.of(environment), template=context.template).action_format
     return ActionFormat(prompt, Toolbox(tools, find_format("hermes" if context.calls == "auto" else context.calls)))
 
 

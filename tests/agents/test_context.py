@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gagpo.agents.context import Context
+from gagpo.agents.context import Context, Interface
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import derive_seed
 from gagpo.data import Turn
@@ -39,7 +39,7 @@ def test_a_conversation_is_what_the_template_renders(tokenizer):
 
 
 def test_each_prompt_extends_the_last_prompt_and_response(tokenizer):
-    context = Context(tokenizer, find_prompt("tags"), instructions="Walk.", admissible=True)
+    context = Context(tokenizer, find_prompt("tags"), interface=Interface("Walk."), admissible=True)
     turns = played(context, ("You stand at 3.", "hm <action>left</action>"), ("You stand at 2.", "right"))
     for before, after in pairwise(turns):
         row = np.concatenate([before.prompt_ids, before.response_ids])
@@ -107,7 +107,7 @@ def test_admissible_actions_are_listed_only_when_asked(tokenizer):
 
 
 def test_braces_in_observations_are_only_text(tokenizer):
-    context = Context(tokenizer, find_prompt("tags"), instructions="Use {x} and {0}.")
+    context = Context(tokenizer, find_prompt("tags"), interface=Interface("Use {x} and {0}."))
     assert "{observation} {}" in tokenizer.decode(context.prompt([], "{observation} {}"))
 
 

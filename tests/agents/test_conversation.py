@@ -13,7 +13,7 @@ import torch
 import gagpo.envs.testing  # noqa: F401 (registers the corridor)
 from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.call_formats import FORMATS
-from gagpo.agents.context import Context
+from gagpo.agents.context import Context, Interface
 from gagpo.agents.engines.base import Response, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.prompts import find_prompt
@@ -107,7 +107,7 @@ THOUGHT = "<think>\nhm\n</think>\n\n"
 def test_every_prompt_is_what_the_template_renders(small, name, thinking):
     """The first user's words are the last: so Qwen3's template keeps all thoughts, as the conversation does."""
     tokenizer = dressed(small[1], name)
-    context = Context(tokenizer, find_prompt("tools"), "Walk.")
+    context = Context(tokenizer, find_prompt("tools"), Interface("Walk."))
     if thinking and name != "qwen3":
         pytest.skip("its template knows no thoughts")
     begun = THOUGHT if thinking else ""

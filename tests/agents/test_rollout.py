@@ -70,7 +70,7 @@ def test_the_agent_forgets_in_the_order_of_slots():
 
     class Late(WorkerPool):
         def wait(self, timeout=None, at_least=1):
-            return super().wait(timeout, len(self._assignments))[::-1]
+            return super().wait(timeout, len(self._episode_by_slot))[::-1]
 
     with Late(CORRIDOR, {"max_turns": 3}, workers=2) as pool:
         rollout(agent := Listening(), pool, group_jobs(DOORS, 3, seed=1))
