@@ -15,7 +15,7 @@ style = tool("style")
         ("one = 1", ["one"]),
         ("own_E, other = f()", ["own_E"]),
         ("self._found = {}", ["_found"]),
-        ("def kept(made, *given, **theirs): pass", ["given", "kept", "made", "theirs"]),
+        ("def found(made, *given, **theirs): pass", ["found", "given", "made", "theirs"]),
         ("[x for found in rows]", ["found"]),
         ("class Card:\n    said: str = ''", ["said"]),
         ("left, right = split(text)", []),

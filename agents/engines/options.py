@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydantic import Field
+
 from gagpo.base.options import Options
 
 if TYPE_CHECKING:
@@ -65,6 +67,10 @@ class EngineOptions(Options):
     same_numerics: ClassVar[bool] = False
     memory_fraction: ClassVar[float] = 0.4
     cpu_cache_bytes: ClassVar[int] = 0
+
+    max_length: int | None = Field(
+        None, ge=1, description="maximum tokens of a prompt and its response; by default the model's limit"
+    )
 
     def build(self, inputs: EngineInputs) -> Engine:
         """The engine, which starts no process or thread before :meth:`~gagpo.agents.engines.base.Engine.start`."""

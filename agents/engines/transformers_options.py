@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TransformersOptions(EngineOptions):
-    """Options of the engine ``transformers``, which samples in the trainer's process. It has none."""
+    """Options of the engine ``transformers``, which samples in the trainer's process."""
 
     same_numerics: ClassVar[bool] = True
 
@@ -22,7 +22,7 @@ class TransformersOptions(EngineOptions):
         return transformers_engine(
             inputs.model,
             inputs.tokenizer,
-            inputs.max_length,
+            inputs.max_length or self.max_length,
             dtype=inputs.dtype,
             own_weights=inputs.own_weights,
         )

@@ -133,11 +133,15 @@ def _variant(
 
 def learner(recipe: Recipe, kwargs: Kwargs) -> CorrectedAgent:
     """The base, which plays and is corrected by the expert."""
-    settings, extras, base = recipe.settings, recipe.extras, sft_of(recipe.settings).base
+    settings = recipe.settings
+    extras = recipe.extras
+    base = sft_of(recipe.settings).base_model
     assert base is not None  # the recipe sees to it
     sampler = settings.engine
     model = load_model(base, device=settings.device)
-    engine = make_engine(sampler.options, model, load_tokenizer(base), dtype=sampler.dtype, memory=sampler.memory)
+    engine = make_engine(
+        sampler.options, model, load_tokenizer(base), dtype=sampler.dtype, memory=sampler.gpu_memory_utilization
+    )
     agent = language_agent(
         engine,
         make_env(settings.only_environment.environment.id, kwargs),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gagpo.base.renamed import new_metric
+from gagpo.base.renamed import PRESETS, new_metric
 
 FOLDER = Path(__file__).parents[2] / "lab" / "studies"
 """Where rows are kept beside the page that is written from them."""
@@ -22,7 +22,22 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
         except json.JSONDecodeError:
             continue
-        yield {new_metric(name): value for name, value in row.items()}  # rows of earlier versions have old names
+        yield _modernized(row)
+
+
+def _modernized(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of an earlier version with today's names of metrics and credits."""
+    row = {new_metric(name): value for name, value in row.items()}
+    if isinstance(row.get("credits"), dict):
+        row["credits"] = {_new_label(label): value for label, value in row["credits"].items()}
+    return row
+
+
+def _new_label(label: str) -> str:
+    """A credit's label, such as ``max_rl@4``, with the credit's new name."""
+    name, separator, state = label.partition("@")
+    first, space, remainder = name.partition(" ")
+    return PRESETS.get(first, first) + space + remainder + separator + state
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:

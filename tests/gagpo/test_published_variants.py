@@ -14,7 +14,8 @@ from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load as load_run
 from gagpo.training.trainer import train
 
-PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "algorithms.md"
 TABLE = PAGE.read_text(encoding="utf-8").split("## Published variants")[1].split("\n## ")[0]
 VARIANTS = re.findall(r"^\| (.*?) \|.*\| `(preset: .*)` \|$", TABLE, re.MULTILINE)
 
@@ -25,7 +26,9 @@ def test_the_table_is_read():
 
 @pytest.mark.parametrize("place", ["apmpo", "agpo", "agpo.temperature", "agpo.radius"])
 def test_the_tables_of_controllers_have_all_options_with_their_defaults(place):
-    section = re.split(rf"^\| option of `controllers\.{re.escape(place)}`.*$", PAGE.read_text(), flags=re.MULTILINE)[1]
+    section = re.split(
+        rf"^\| option of `controllers\.{re.escape(place)}`.*$", (DOCS / "objectives.md").read_text(), flags=re.MULTILINE
+    )[1]
     rows = dict(re.findall(r"^\| `(\w+)` \| ([\w.-]+) \|", section.split("\n\n")[0], re.MULTILINE))
     settings = ControllerSettings(apmpo=Apmpo(), agpo=Agpo())
     for part in place.split("."):

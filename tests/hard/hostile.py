@@ -24,7 +24,7 @@ import psutil
 from gagpo.agents.api.client import ApiClient, ApiError
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.agents.engines.base import Request, Sampling
-from gagpo.agents.engines.remote.client import HIGHEST, Client, Terms
+from gagpo.agents.engines.remote.client import MAX_LOGPROB, Client, ServedModel
 from gagpo.agents.setup import make_env
 from gagpo.base.errors import GagpoError
 from gagpo.envs.check.promises import GARBAGE
@@ -220,7 +220,7 @@ CHAT = {
     "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "left"}}],
     "usage": {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}},
 }
-TERMS, SAMPLING = Terms((7,), 20, "1"), Sampling(1.0, max_tokens=4)
+TERMS, SAMPLING = ServedModel((7,), 20, "1"), Sampling(1.0, max_tokens=4)
 _TOKENS = {
     "token_ids": [3, 5, 7],
     "logprobs": {"content": [{"token_id": one, "logprob": -0.5} for one in (3, 5, 7)]},
@@ -295,7 +295,7 @@ def _ask_vllm(server: RawServer) -> str:
         finally:
             await client.close()
         valid = len(got.ids) == len(got.logprobs) <= SAMPLING.max_tokens and bool((got.ids < TERMS.vocabulary).all())
-        valid &= bool(np.isfinite(got.logprobs).all()) and bool((got.logprobs <= HIGHEST).all())
+        valid &= bool(np.isfinite(got.logprobs).all()) and bool((got.logprobs <= MAX_LOGPROB).all())
         return "" if valid else f"accepted: {got}"
 
     return asyncio.run(ask())

@@ -60,7 +60,7 @@ class VLLMServerEngine(ModelEngine):
         rank: Rank | None = None,
     ):
         dtype = inputs.dtype or name_of(next(inputs.model.parameters()).dtype)
-        super().__init__(inputs.model, inputs.tokenizer, inputs.max_length, dtype)
+        super().__init__(inputs.model, inputs.tokenizer, inputs.max_length or options.max_length, dtype)
         self.options = options
         self.rank = rank or Rank.of(os.environ)
         self._reader = inputs.reader
@@ -119,7 +119,7 @@ class VLLMServerEngine(ModelEngine):
                 self._start_servers(Path(temporary.name) / "config", Path(options.logs or temporary.name))
             router = ReplicaRouter(
                 self._urls,
-                deadline=options.deadline,
+                deadline=options.timeout,
                 health_timeout=options.health_timeout,
                 recover=self._recover if self._plans else None,
             )

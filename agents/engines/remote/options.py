@@ -40,22 +40,11 @@ class VLLMOptions(EngineOptions):
         None, description="folder for weights on their way to servers; servers on other machines need the same path"
     )
     logs: str | None = Field(None, description="folder for the servers' logs; by default deleted at the end")
-    deadline: float = Field(600.0, gt=0, description="seconds for a response, and for each step of a weight update")
+    timeout: float = Field(600.0, gt=0, description="seconds for a response, and for each step of a weight update")
     health_timeout: float = Field(
         30.0, gt=0, description="seconds without a healthy answer after which a server is given up"
     )
     start_timeout: float = Field(900.0, gt=0, description="seconds for a server to start")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _names_of_vllm(cls, values: object) -> object:
-        """Translate vLLM's name for the GPUs of a server, and a likely mistake."""
-        for name in ("tensor_parallel_size", "tensor_parallel"):
-            if isinstance(values, dict) and name in values:
-                raise InvalidArgument(
-                    f"vllm calls engine.options.{name} tensor_parallel_size: engine.options={OTHER_GPUS}"
-                )
-        return values
 
     @field_validator("urls")
     @classmethod

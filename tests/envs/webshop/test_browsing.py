@@ -61,5 +61,5 @@ def test_an_imperfect_one_takes_the_first():
 
 def test_the_shopper_is_immaterial():
     assert type(make()).material({}) == type(make()).material({"expert_mode": "browsing"})
-    with pytest.raises(InvalidArgument, match="must be 'knowing' or 'browsing', got 'odd'"):
+    with pytest.raises(InvalidArgument, match="must be 'oracle' or 'browsing', got 'odd'"):
         make(expert_mode="odd")

@@ -64,8 +64,8 @@ def test_everything_of_the_run_is_on_the_page(tmp_path, make_run):
         "of the groups have no advantage",
         "exact McNemar",
         "pick_heat_",
-        "repeated_states",
-        "zero_ groups",  # the name may wrap
+        "repeated_ states",  # the name may wrap
+        "zero_ advantage_ groups",
         "clip_ fraction",
         "grad_ norm",
         "entropy",

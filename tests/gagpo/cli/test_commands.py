@@ -330,12 +330,12 @@ def test_checking_an_environment(inside):
 
 
 def test_checking_an_environment_shows_warnings_and_failures_below_the_table(inside, monkeypatch):
-    from gagpo.envs.check.check import Finding
+    from gagpo.envs.check.check import CheckResult
 
     findings = [
-        Finding("tasks", True, "", 0.0, warning=True),
-        Finding("info", False, "", 0.0),
-        Finding("a", True, "", 0),
+        CheckResult("tasks", True, "", 0.0, warning=True),
+        CheckResult("info", False, "", 0.0),
+        CheckResult("a", True, "", 0),
     ]
     monkeypatch.setattr("gagpo.envs.check.check.check", lambda *_, **__: findings)
     done = inside("check", CORRIDOR)

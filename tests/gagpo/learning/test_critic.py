@@ -75,7 +75,7 @@ def test_a_turns_value_is_read_before_its_response(level):
 @pytest.mark.parametrize("level", SETTINGS)
 def test_training_brings_the_values_to_their_targets(tiny, level):
     model, _ = tiny
-    algorithm = load(f"ppo_{level}", {"kl": {"coefficient": 0.0}, "critic": {"clip": None}})
+    algorithm = load(SETTINGS[level].preset, {"kl": {"coefficient": 0.0}, "critic": {"clip": None}})
     critic = Critic(model)
     made = episodes(np.random.default_rng(1))
     rows, turns = build_rows(made), turns_for(made, algorithm.credit)

@@ -94,4 +94,4 @@ def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer
 def test_lengths_follow_the_rollout(trainer):
     made = trainer(algorithm="dr_grpo")
     assert made.learner.updater.algorithm.aggregation.length == made.settings.rollout.max_tokens == 3
-    assert made.settings.algorithm.aggregation.length is None  # what is written down stays as the user wrote it
+    assert made.settings.algorithm.aggregation.length == 3  # a run stores what it uses

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gagpo.controllers.average import AveragedWeights, kept
+from gagpo.controllers.average import AveragedWeights, average_weight
 from gagpo.runs import keeping
 from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import SettingsError, load
@@ -86,7 +86,7 @@ def test_a_growing_average_lags_a_fifth_of_the_run_behind_and_forgets_its_start(
     for one in range(iterations + 1):  # 0: the weights that a run begins with
         average = float(one == 0)
         for iteration in range(1, iterations + 1):
-            keep = kept(iteration)
+            keep = average_weight(iteration)
             average = keep * average + (1 - keep) * (iteration == one)
         weighs.append(average)
     assert weighs[0] == 0 and sum(weighs) == pytest.approx(1.0)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from gagpo.planning.memory import engine_parts
 from gagpo.planning.plan import shape_of
 from gagpo.runs.run_folder import RunFolder
-from gagpo.settings import SettingsError, load
+from gagpo.settings import SettingsError, load, resolve
 from gagpo.training.trainer import train
 
 PLUGIN = '''
@@ -110,9 +110,9 @@ def test_an_engine_of_a_file_serves(corridor, plugin, tmp_path):
 
 
 def test_settings_and_plans_ask_what_an_engine_can_do(corridor, plugin):
-    exact = load(corridor(), ["engine=my_engines:ExactOptions"])
-    assert exact.algorithm.correction.name == load(corridor()).algorithm.correction.name
-    served = load(corridor(), ["engine=my_engines:ServedOptions"])
+    exact = resolve(load(corridor(), ["engine=my_engines:ExactOptions"]))
+    assert exact.algorithm.correction.name == resolve(load(corridor())).algorithm.correction.name
+    served = resolve(load(corridor(), ["engine=my_engines:ServedOptions"]))
     assert served.algorithm.correction.name == "recompute"
     elsewhere = load(corridor(), ["engine={name: 'my_engines:ServedOptions', options: {addresses: ['http://a:1']}}"])
     parts = [engine_parts(settings, shape_of(settings), 64, None) for settings in (served, elsewhere)]
@@ -124,8 +124,8 @@ def test_settings_and_plans_ask_what_an_engine_can_do(corridor, plugin):
     [
         ("engine=vlm", r"engine.name: there is no engine 'vlm'; nearest: vllm"),
         ("engine={name: vllm, options: {gpu: [1]}}", r"engine.options: engine vllm has no option 'gpu'; nearest: gpus"),
-        ("engine.options={gpus: [1]}", r"engine.options: engine transformers has no options: remove gpus"),
-        ("engine.gpu_memory_utilization=0.5", r"memory has no effect on engine transformers"),
+        ("engine.options={gpus: [1]}", r"engine.options: engine transformers has no option 'gpus'; known: max_length"),
+        ("engine.gpu_memory_utilization=0.5", r"gpu_memory_utilization has no effect on engine transformers"),
         (
             "engine={name: 'my_engines:ServedOptions', options: {adress: []}}",
             r"engine.options: engine my_engines:ServedOptions has no option 'adress'; nearest: addresses",

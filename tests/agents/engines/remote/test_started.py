@@ -183,11 +183,10 @@ def test_a_server_over_the_gpus_of_several_ranks_is_refused(options):
         EngineSettings(name="vllm", options=options)
 
 
-@pytest.mark.parametrize("name", ["tensor_parallel_size", "tensor_parallel"])
+@pytest.mark.parametrize("name", ["tensor_parallel", "tensor_paralel_size"])
 def test_other_names_for_several_gpus_are_corrected(name):
-    for count in (1, 2):
-        with pytest.raises(ValidationError, match=f"calls engine.options.{name} tensor_parallel_size"):
-            EngineSettings(name="vllm", options={name: count})
+    with pytest.raises(ValidationError, match="tensor_parallel_size"):
+        EngineSettings(name="vllm", options={name: 2})
 
 
 def test_servers_share_the_ranks_gpu_unless_others_are_named():
@@ -270,7 +269,7 @@ def test_separate_servers_are_given_their_gpus(tiny, starter):
         ({"urls": ["no address"]}, "not an http address"),
         ({"urls": ["http://a:1", "http://a:1"]}, "names a server twice"),
         ({"urls": ["http://a:1"], "replicas": 2}, "urls of servers that exist, or how many replicas"),
-        ({"urls": ["http://a:1"], "health_timeout": 0}, r"silence must be greater than 0"),
+        ({"urls": ["http://a:1"], "health_timeout": 0}, r"health_timeout must be greater than 0"),
         ({"placement": "beside"}, "placement must be 'separate' or 'colocated'"),
         ({"placement": "colocated", "replicas": 2}, "1 when colocated"),
         ({"replicas": 2, "gpus": [1]}, "must name 2 GPUs for 2 replicas of 1, got 1"),
