@@ -118,7 +118,7 @@ def test_a_limit_truncates_the_episode_and_keeps_its_rewards(tmp_path, limit):
 
 
 def test_the_programs_own_time_is_limited(tmp_path):
-    with running(tmp_path, "chat(user('on'))\ntime.sleep(1000)\n", seconds=1.0) as pool:
+    with running(tmp_path, "chat(user('on'))\ntime.sleep(1000)\n", timeout=1.0) as pool:
         assert play(pool, "ok")[-1].truncated
 
 

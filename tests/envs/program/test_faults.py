@@ -81,7 +81,7 @@ open({str(tmp_path / "children")!r}, "w").write(" ".join(line.split()[0] for lin
 chat(user("one"))
 {end}
 """
-    with running(tmp_path, source, seconds=5.0) as pool:
+    with running(tmp_path, source, timeout=5.0) as pool:
         pool.reset(0, "a", 1)
         wait(pool)
         children = [int(one) for one in (tmp_path / "children").read_text().split()]

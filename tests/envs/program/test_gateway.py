@@ -179,7 +179,7 @@ while True:
 
 
 def test_time_that_is_used_up_before_the_first_request_is_a_fault(tmp_path):
-    with running(tmp_path, "time.sleep(1000)\n", seconds=0.5) as pool:
+    with running(tmp_path, "time.sleep(1000)\n", timeout=0.5) as pool:
         (end,) = play(pool, "ok")
         assert end.kind == "failed" and "before a request was answered: 0.5 s are used up" in end.error
 
