@@ -20,17 +20,16 @@ from pathlib import Path
 import typer
 from pydantic import BaseModel
 
-ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("envs", "agents", "eval", "gagpo")
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from sources import PRODUCT, ROOT, large_functions, python_files
+from style import places
+
 OUTSIDE_CORE = (
     *(f"envs/{name}" for name in ("alfworld", "webshop", "math", "sql", "web", "reasoning_gym", "scienceworld")),
     *(f"gagpo/{name}" for name in ("cli", "interop", "planning")),
     "eval",
 )
 """Folders that may grow freely: the benchmarks' environments, commands, other suites, measuring and planning."""
-
-MAX_PARAMETERS, MAX_LINES = 8, 60
-"""Of a function. Constructors of environments and ``policy_loss`` may have more parameters."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,6 @@ class Budget:
     @property
     def exceeded(self) -> bool:
         return self.value is not None and self.limit is not None and self.value > self.limit
-
-
-def python_files(folders: Iterable[str], root: Path = ROOT) -> Iterator[Path]:
-    """The Python files below some folders, each once; links are not followed."""
-    for folder in folders:
-        yield from (path for path in sorted((root / folder).rglob("*.py")) if "__pycache__" not in path.parts)
 
 
 def lines(paths: Iterable[Path]) -> int:
@@ -87,25 +80,6 @@ def core_files(root: Path = ROOT) -> Iterator[Path]:
     for path in python_files(PRODUCT, root):
         if not any(path.is_relative_to(folder) for folder in outside):
             yield path
-
-
-def large_functions(paths: Iterable[Path], root: Path = ROOT) -> list[str]:
-    """The functions with more than ``MAX_PARAMETERS`` parameters or ``MAX_LINES`` lines, as ``path:line name``."""
-    large = []
-    for path in paths:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        methods = {
-            id(node): owner.name for owner in ast.walk(tree) if isinstance(owner, ast.ClassDef) for node in owner.body
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                owner = methods.get(id(node), "")
-                parameters = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs) - bool(owner)
-                exempt = node.name == "policy_loss" or (node.name == "__init__" and owner.endswith("Env"))
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > MAX_LINES or (parameters > MAX_PARAMETERS and not exempt):
-                    large.append(f"{path.relative_to(root)}:{node.lineno} {node.name}")
-    return large
 
 
 def words(paths: Iterable[Path]) -> int:
@@ -153,8 +127,6 @@ def child_minutes(times: str) -> float:
 
 def budgets(times: Path | None = None) -> list[Budget]:
     """Every size that has a limit."""
-    from style import places
-
     from gagpo.cli.main import app
     from gagpo.settings import RunSettings
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from budgets import PRODUCT, ROOT, large_functions, python_files
+from sources import PRODUCT, ROOT, large_functions, python_files
 
 PRONOUNS = {
     "asked", "came", "everyone", "found", "given", "gone", "heard", "hers", "his", "it", "its", "kept",
