@@ -137,7 +137,7 @@ def test_servers_get_them_merged(tiny):
     with serving(model, tokenizer) as (fake,):
         inject(model)
         engine = make_engine(
-            engine_options("vllm", {"urls": [fake.url], "deadline": 60, "health_timeout": 60}), model, tokenizer
+            engine_options("vllm", {"urls": [fake.url], "timeout": 60, "health_timeout": 60}), model, tokenizer
         )
         with weights_synced(engine, moved(model)):
             pass
