@@ -73,8 +73,11 @@ class Recipe:
     @property
     def shape(self) -> ModelShape:
         """The shape of a new model."""
-        given = sft_of(self.settings).model.model_dump(exclude_none=True)
-        return ModelShape(**{**given, "marks": tuple(given["marks"]), **self.extras.shape})
+        model = sft_of(self.settings).model
+        sizes = {"layers": model.num_layers, "width": model.hidden_size, "vocabulary": model.vocab_size}
+        chosen_sizes = {name: size for name, size in sizes.items() if size is not None}
+        options = {"numbers": model.numbers, "marks": tuple(model.marks)}
+        return ModelShape(**{**chosen_sizes, **options, **self.extras.shape})
 
     def rate(self, step: int) -> float:
         """The learning rate of a step with ``decay``: it rises, stays, and falls linearly at the end."""
