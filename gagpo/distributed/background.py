@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gagpo.base.errors import GagpoError
 
 
-class Overdue(GagpoError, TimeoutError):
+class JobTimeout(GagpoError, TimeoutError):
     """A background job missed its deadline."""
 
 
@@ -38,13 +38,13 @@ class Background:
             self.wait()
 
     def wait(self) -> None:
-        """Wait for the running job; raises its error, or :class:`Overdue`."""
+        """Wait for the running job; raises its error, or :class:`JobTimeout`."""
         thread = self._thread
         if thread is None:
             return
         thread.join(self.deadline)
         if thread.is_alive():
-            raise Overdue(f"{self.name} took more than {self.deadline:g} s: check the disk it is written to")
+            raise JobTimeout(f"{self.name} took more than {self.deadline:g} s: check the disk it is written to")
         self._thread = None
         error, self._error = self._error, None
         if error is not None:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from gagpo.base.rank import MASTER_ADDR, MASTER_PORT, WORLD_SIZE
-from gagpo.distributed.background import Background, Overdue
+from gagpo.distributed.background import Background, JobTimeout
 from gagpo.distributed.errors import RankLost
 
 MEETING_SECONDS = 600.0
@@ -38,7 +38,7 @@ def meet(seconds: float) -> tuple[Store, Store, int, int]:
     try:
         meeting.start(find)
         meeting.wait()
-    except Overdue:
+    except JobTimeout:
         raise not_found(f"the store at {place} does not answer") from None
     except (RuntimeError, ValueError, dist.DistError) as error:
         raise not_found(error) from None

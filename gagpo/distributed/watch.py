@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from gagpo.base.errors import GagpoError
-from gagpo.distributed.background import Background, Overdue
+from gagpo.distributed.background import Background, JobTimeout
 from gagpo.distributed.environment import LOST, PARENT
 from gagpo.distributed.errors import RankFailed
 
@@ -108,7 +108,7 @@ class Watch:
         try:
             request.start(lambda: answers.append(call()))
             request.wait()
-        except (Overdue, RuntimeError, dist.DistError):
+        except (JobTimeout, RuntimeError, dist.DistError):
             return None
         return answers[0]
 

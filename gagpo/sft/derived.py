@@ -44,7 +44,7 @@ def vocabulary_of(texts: Sequence[str]) -> int:
 
 
 @dataclass
-class Lengths:
+class TokenLengths:
     """The greatest lengths in demonstrations, in tokens.
 
     demonstrated_response: of a response.
@@ -81,7 +81,7 @@ class Lengths:
         return min(16384, max(1024, self.sequence + response, _multiple(episode)))
 
 
-def derived_shape(settings: RunSettings, vocabulary: int, lengths: Lengths, env: TextEnv) -> ModelShape:
+def derived_shape(settings: RunSettings, vocabulary: int, lengths: TokenLengths, env: TextEnv) -> ModelShape:
     """The shape of a new model; longer texts and larger vocabularies get more than two layers."""
     if vocabulary <= 512 and lengths.sequence <= 256:
         layers = 2

@@ -24,7 +24,7 @@ from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, recipe, require_same_recipe
 from gagpo.settings.resolve import take_derived_values
 from gagpo.sft.demonstrations import Demonstrations, action_format_of, demonstrations, environment_of, of_file, sft_of
-from gagpo.sft.derived import Lengths, derived_shape, rate_of, resolved, vocabulary_of, words
+from gagpo.sft.derived import TokenLengths, derived_shape, rate_of, resolved, vocabulary_of, words
 from gagpo.sft.evaluator import Report, SftEvaluator, SuccessTarget, success_target
 from gagpo.sft.fit import FitCallbacks, fit
 from gagpo.sft.messages import read_messages, rows_of
@@ -127,7 +127,7 @@ def _make(settings: RunSettings, work: Path, files: Mapping[str, str], quiet: bo
         texts = texts_of([(env_settings, demos.episodes) for env_settings, demos in demonstrations_of])
         vocabulary = sft_settings.model.vocab_size or vocabulary_of(texts)
         tokenizer = train_tokenizer(texts, vocabulary, sft_settings.model.numbers, sft_settings.model.marks)
-    lengths = Lengths()
+    lengths = TokenLengths()
     rows: list[LabelledRow] = []
     for env_settings, demos in demonstrations_of:
         stray = SKIPPED if demos.tokenized else PROMPT  # a message of weight 0 is not predicted at all

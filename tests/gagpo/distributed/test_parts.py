@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gagpo.collecting.packing import packed, unpacked
 from gagpo.data import Episode, Row, Turn, episode_record
-from gagpo.distributed.background import Background, Overdue
+from gagpo.distributed.background import Background, JobTimeout
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, read, write
 from gagpo.learning.packing import Packing, rank_batches, shard_rows
@@ -135,7 +135,7 @@ def test_background_work_is_heard_of():
     go = threading.Event()
     work.start(go.wait)
     work.check()
-    with pytest.raises(Overdue, match=r"writing took more than 0\.2 s"):
+    with pytest.raises(JobTimeout, match=r"writing took more than 0\.2 s"):
         work.wait()
     go.set()
 

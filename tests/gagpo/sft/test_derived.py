@@ -11,7 +11,7 @@ from gagpo.data import Episode, Turn
 from gagpo.settings import SettingsError, load
 from gagpo.settings.derived import derived_values
 from gagpo.settings.resolve import take_derived_values
-from gagpo.sft.derived import Lengths, derived_shape, rate_of, vocabulary_of
+from gagpo.sft.derived import TokenLengths, derived_shape, rate_of, vocabulary_of
 from gagpo.sft.run import sft
 from gagpo.training.launch import new_run
 
@@ -45,7 +45,7 @@ def test_lengths_by_hand(config):
         Turn("", "", "", prompt_ids=np.zeros(prompt, np.int32), response_ids=np.zeros(response, np.int32))
         for prompt, response in ((10, 2), (19, 5))
     ]
-    lengths = Lengths()
+    lengths = TokenLengths()
     lengths.add(Episode("t", turns=turns))
     assert (lengths.first_prompt, lengths.added_prompt, lengths.demonstrated_response, lengths.sequence) == (
         10,
@@ -66,7 +66,7 @@ def test_the_words_decide_the_vocabulary_and_it_the_width(config):
     assert vocabulary_of([f"word{i}" for i in range(900)]) >= 320 + 2 * 895
     settings = load(config)
     env = make_env(settings.environment.id, settings.environment.kwargs)
-    assert [derived_shape(settings, size, Lengths(), env).width for size in (400, 2000)] == [128, 192]
+    assert [derived_shape(settings, size, TokenLengths(), env).width for size in (400, 2000)] == [128, 192]
 
 
 def test_larger_models_take_smaller_steps():
