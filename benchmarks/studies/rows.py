@@ -34,7 +34,7 @@ def _modernized(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _new_label(label: str) -> str:
-    """A credit's label, such as ``max_rl@4``, with the credit's new name."""
+    """A credit's label, such as ``gagpo@4``, with the credit's new name."""
     name, separator, state = label.partition("@")
     first, space, remainder = name.partition(" ")
     return PRESETS.get(first, first) + space + remainder + separator + state
