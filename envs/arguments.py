@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from gagpo.base import renamed
 from gagpo.base.errors import InvalidArgument, MissingPackage, is_termination
 from gagpo.base.nearest import hint, nearest
 from gagpo.envs.base import Kwargs
@@ -51,11 +52,15 @@ def require_arguments(env_id: str, kwargs: Kwargs | None = None) -> EnvSpec:
         if find_module(module) is None:
             raise MissingPackage(f"environment {env_id} needs the package {module}: pip install '{package}'")
     signature = signature_of(spec)
-    if missing_names := sorted(signature.required - set(arguments)):
+    missing_names = sorted(signature.required - set(arguments))
+    unknown_names = [str(name) for name in arguments if name not in signature.names and name not in _OF_GYMNASIUM]
+    old_names = [name for name in unknown_names if name in renamed.ARGUMENTS.get(spec.id, {})]
+    if old_names:  # also one that is required is missing under its new name
+        raise _unknown(env_id, old_names[0], signature)
+    if missing_names:
         raise _missing(env_id, missing_names)
-    unknown_names = [*arguments.keys() - signature.names.keys() - _OF_GYMNASIUM]
     if signature.is_complete and unknown_names:
-        raise _unknown(env_id, str(unknown_names[0]), signature)
+        raise _unknown(env_id, unknown_names[0], signature)
     return spec
 
 
@@ -125,6 +130,8 @@ def _constructors(creator: Callable[..., object]) -> Iterable[tuple[Mapping[str,
 
 
 def _unknown(env_id: str, name: str, signature: Signature) -> InvalidArgument:
+    if reason := renamed.replacement(renamed.ARGUMENTS.get(env_id, {}), name, "argument"):
+        return InvalidArgument(f"environment {env_id}: {reason}")
     where = f"environment {env_id} has no argument {name!r:.80} (environment.kwargs.{name:.80}, or -k {name:.80}=...)"
     near = nearest(name, signature.names)
     advice = hint(name, sorted(signature.names)) if near or signature.is_complete else ""

@@ -11,7 +11,8 @@ from typing import Any
 from gagpo.agents.agent import ExpertAgent, LanguageAgent, RandomAgent
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.setup import language_agent, make_engine, make_env
-from gagpo.base.errors import is_termination
+from gagpo.base import renamed
+from gagpo.base.errors import InvalidArgument, is_termination
 from gagpo.envs.arguments import require_arguments
 from gagpo.envs.pool.wire import describe
 from gagpo.eval.conditions import Conditions, conditions_of, is_run_folder, names_of, settings_like
@@ -46,6 +47,9 @@ evaluate.__signature__ = inspect.signature(EvaluationRequest)  # type: ignore[at
 
 def request_of(model: str, **options: Any) -> EvaluationRequest:
     """The request; InvalidArgument in one line for an option that is wrong."""
+    for name in options:
+        if new := renamed.OPTIONS.get(f"--{name}"):
+            raise InvalidArgument(f"{name} is renamed to {new.lstrip('-').replace('-', '_')}")
     with in_one_line():
         return EvaluationRequest(model=model, **options)
 

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_serializer
 
 from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.options import EngineInputs, EngineOptions
+from gagpo.base import renamed
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import explain
 from gagpo.base.registry import Registry
@@ -40,6 +41,11 @@ ENGINES: Registry[type[EngineOptions]] = Registry(
 def engine_options(name: str, values: Mapping[str, Any] | None = None) -> EngineOptions:
     """The options of the engine called ``name``. Raises: InvalidArgument naming wrong options and the nearest ones."""
     options_class = ENGINES.find(name)
+    if options_class.build is EngineOptions.build:
+        raise InvalidArgument(f"engine {name} has no method build(inputs) that returns the engine: add it to the class")
+    for option in values or {}:
+        if reason := renamed.replacement(renamed.ARGUMENTS.get(name, {}), option, "option"):
+            raise InvalidArgument(f"engine {name}: {reason}")
     try:
         return options_class.model_validate(dict(values or {}))
     except ValidationError as error:

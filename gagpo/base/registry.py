@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ValidationError
 
+from gagpo.base import renamed
 from gagpo.base.errors import InvalidArgument, MissingPackage, is_termination
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options, by_name, explain
@@ -58,12 +59,19 @@ class Registry(Generic[Registered]):
     group: the group of entry points.
     builtin: ``module:Name`` of this package's objects, which cannot be replaced.
     check: raises :class:`InvalidArgument` for an object of another kind.
+    new_names: of objects that were renamed, by the old name.
     """
 
     def __init__(
-        self, kind: str, group: str, builtin: Mapping[str, str], check: Callable[[Any, str], None] | None = None
+        self,
+        kind: str,
+        group: str,
+        builtin: Mapping[str, str],
+        check: Callable[[Any, str], None] | None = None,
+        new_names: Mapping[str, str] | None = None,
     ):
         self.kind = kind
+        self.new_names = new_names or {}
         self.group = group
         self.builtin = builtin
         self._check = check
@@ -98,6 +106,8 @@ class Registry(Generic[Registered]):
             return places[name]
         if all(name.partition(":")):
             return name
+        if reason := renamed.replacement(self.new_names, name, self.kind):
+            raise InvalidArgument(reason)
         raise InvalidArgument(f"there is no {self.kind} {name!r}; {hint(name, places)}, or module:Name")
 
     def find(self, name: str) -> Registered:
@@ -144,8 +154,15 @@ class Registry(Generic[Registered]):
 class OptionsRegistry(Registry[type[OptionsType]]):
     """Classes of options by name, each derived from ``base``."""
 
-    def __init__(self, kind: str, group: str, builtin: Mapping[str, str], base: type[OptionsType]):
-        super().__init__(kind, group, builtin, self.check)
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        builtin: Mapping[str, str],
+        base: type[OptionsType],
+        new_names: Mapping[str, str] | None = None,
+    ):
+        super().__init__(kind, group, builtin, self.check, new_names)
         self.base = base
 
     def check(self, thing: Any, title: str) -> None:

@@ -118,7 +118,7 @@ def replacement(names: Mapping[str, str], name: str, kind: str) -> str:
 
 def modernized(values: Mapping[str, Any]) -> dict[str, Any]:
     """The plain values of a stored config with the new names, as a copy."""
-    copy = _walked(values, "", [])
+    copy = _walked(values, "", "", [])
     assert isinstance(copy, dict)
     return copy
 
@@ -126,7 +126,7 @@ def modernized(values: Mapping[str, Any]) -> dict[str, Any]:
 def old_names(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The keys of a config that have, or whose values are, old names, each with what to say about it."""
     old_names_found: list[tuple[str, str]] = []
-    _walked(values, "", old_names_found)
+    _walked(values, "", "", old_names_found)
     return old_names_found
 
 
@@ -140,27 +140,32 @@ def new_metric(name: str) -> str:
     return METRICS.get(match[1], match[1]) + match[2] if match else name
 
 
-def _walked(value: object, place: str, old_names_found: list[tuple[str, str]], owner: object = None) -> object:
+def _walked(
+    value: object, place: str, written_place: str, old_names_found: list[tuple[str, str]], owner: object = None
+) -> object:
     """A copy of a part of a config with the new names; the old ones are added to ``old_names_found``.
 
+    place, written_place: the part's key with the new names, and as the config has it.
     owner: the environment's id or the engine's name, in their arguments.
     """
     if isinstance(value, list):
-        return [_walked(part, place, old_names_found, owner) for part in value]
+        return [_walked(part, place, written_place, old_names_found, owner) for part in value]
     if isinstance(value, str) and value in VALUES.get(place, {}):
-        old_names_found.append((place, f"{place}={value} is renamed to {VALUES[place][value]}"))
+        old_names_found.append((written_place, f"{place}={value} is renamed to {VALUES[place][value]}"))
         return VALUES[place][value]
     if not isinstance(value, Mapping):
         return value
     copy: dict[object, object] = {}
     for key, part, new in _new_keys(value, place, owner):
-        old_place, new_place = (f"{place}.{name}".strip(".") for name in (key, new))
+        old_place = f"{place}.{key}".strip(".")
+        new_place = f"{place}.{new}".strip(".")
+        written_inner = f"{written_place}.{key}".strip(".")
         if new != key:
-            old_names_found.append((old_place, f"key {old_place!r} is renamed to {new_place!r}"))
+            old_names_found.append((written_inner, f"key {old_place!r} is renamed to {new_place!r}"))
             if new in value:  # the new name wins
                 continue
         inner_owner = {"kwargs": value.get("id"), "options": value.get("name")}.get(new)
-        copy[new] = _walked(part, new_place, old_names_found, inner_owner)
+        copy[new] = _walked(part, new_place, written_inner, old_names_found, inner_owner)
     return copy
 
 

@@ -16,7 +16,7 @@ from gagpo.cli.options import Json, print_json, say
 if TYPE_CHECKING:
     from gagpo.eval.runs import Run
 
-PASS_AT = "k of pass@k and the like, such as 1,8,64; by default 1, 2, 4, ... and all tries."
+PASS_AT = "k of pass@k and the like, such as 1,8,64; by default 1, 2, 4, ... and all episodes of a task."
 
 
 def add_to(app: typer.Typer) -> None:

@@ -132,10 +132,11 @@ def _advice(error: Exception) -> str:
 
 def _hint(option: str, parameters: Sequence[Any]) -> None:
     """Suggest a setting for an unknown ``option`` of a command that takes overrides, or the option's new name."""
-    from gagpo.base.renamed import OPTIONS
+    from gagpo.base.renamed import KEYS, OPTIONS
 
     if option in OPTIONS:
         print(f"gagpo: {option} is renamed to {OPTIONS[option]}", file=sys.stderr)
+        return
     if not option or not any(parameter.name == "overrides" for parameter in parameters):
         return
     from gagpo.settings import RunSettings
@@ -145,7 +146,8 @@ def _hint(option: str, parameters: Sequence[Any]) -> None:
     for word, after in zip(sys.argv, [*sys.argv[1:], ""], strict=True):  # written as --name=value or --name value
         if word.partition("=")[0] == option:
             value = word.partition("=")[2] or after
-    if key := nearest_key(RunSettings, name, cutoff=0.7):
+    new_keys = [new for old, new in KEYS.items() if name in (old, old.rpartition(".")[2])]
+    if key := new_keys[0] if new_keys else nearest_key(RunSettings, name, cutoff=0.7):
         print(f"gagpo: settings are given without dashes: {key}={value or '...'}", file=sys.stderr)
 
 

@@ -163,7 +163,7 @@ def doctor(
             if names:
                 say(f"{kind}: {', '.join(names)}")
         if not failed:
-            say("no check failed")
+            say("All checks passed.")
     if ranks.first and as_json:
         record = [vars(finding) for finding in findings]
         print_json({"ok": not failed, "failed": failed, "warnings": warnings, "findings": record})

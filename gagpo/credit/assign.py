@@ -109,7 +109,8 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
         if env_advantage.shape != (expected,):
             unit = "response token" if by_token else "turn"
             raise InvalidArgument(
-                f"credit {settings.name} gave {env_advantage.shape} advantages for {expected}, one per {unit}"
+                f"credit {settings.name} returned advantages of shape {env_advantage.shape}; "
+                f"return one per {unit}: ({expected},)"
             )
         advantage[mask] = env_advantage
     credit = Credit(advantage, turns.tokens_N, settings.level, target, {}, value_K)

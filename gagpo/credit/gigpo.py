@@ -24,7 +24,7 @@ class Gigpo(CreditSettings):
     statistics: of ``A^E`` over each ``episode``, or over each ``turn`` with its episode's return less its own penalty,
         as in the authors' code, where long episodes weigh more.
     similarity: 0 to 1; turns of a task group are in the same state if their observations are at least this similar
-        (see :mod:`gagpo.credit.statistics.similarity`), whatever ``key`` is. None for equal states.
+        (see :mod:`gagpo.credit.statistics.similarity`), whatever ``state_key`` is. None for equal states.
     """
 
     level: ClassVar[Level] = "turn"

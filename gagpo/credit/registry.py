@@ -6,11 +6,12 @@ A credit of your own is found in one of three ways: by ``@register`` on its clas
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import BeforeValidator, SerializeAsAny
 
+from gagpo.base import renamed
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
 from gagpo.base.registry import OptionsRegistry
@@ -21,7 +22,7 @@ Measure = Literal["", "entropy", "energy"]
 
 
 class CreditSettings(Options):
-    """A credit with its options. Credits that compare states have a field ``key``, the definition of a state.
+    """A credit with its options. Credits that compare states have a field ``state_key``, the definition of a state.
 
     name: of the credit.
     level: what shares one advantage, an ``episode``, a ``turn`` or a ``token``.
@@ -33,6 +34,12 @@ class CreditSettings(Options):
     critic: ClassVar[bool] = False
     measure: ClassVar[Measure] = ""
     name: str
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "key" in cls.model_fields and "state_key" not in cls.model_fields:  # would have no effect
+            raise InvalidArgument(f"{cls.__module__}:{cls.__name__}: field 'key' is renamed to 'state_key'")
 
     @property
     def follows_states(self) -> bool:
@@ -81,6 +88,7 @@ CREDITS: OptionsRegistry[CreditSettings] = OptionsRegistry(
         "ppo_turn": "gagpo.credit.ppo:PpoTurn",
     },
     CreditSettings,
+    renamed.PRESETS,
 )
 Some = TypeVar("Some", bound=CreditSettings)
 

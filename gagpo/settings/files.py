@@ -120,6 +120,8 @@ def _apply(values: dict[str, object], override: str) -> None:
         inner = section[place] if isinstance(section, list) else section.get(place)
         if isinstance(inner, str) and path[0] == "algorithm":  # a name is short for options with that name
             inner = {"name" if depth else "preset": inner}
+        if isinstance(inner, str) and key.startswith("engine.") and not depth:
+            inner = {"name": inner}
         several = isinstance(values.get("environments"), list)
         if inner is None and several and path[: depth + 1] == ["environment"]:
             raise SettingsError(

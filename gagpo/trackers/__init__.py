@@ -6,12 +6,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from gagpo.base.errors import MissingPackage
+from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.base.registry import Registry
 from gagpo.trackers.base import Settings, Tracker, Trackers
 
 __all__ = ["TRACKERS", "Tracker", "Trackers", "require_trackers", "tracking"]
+
+METHODS = ("start", "log", "close")
+
+
+def _require_methods(tracker: Any, title: str) -> None:
+    """Raise InvalidArgument unless a registered object can be called for something with a tracker's methods."""
+    if not callable(tracker):
+        raise InvalidArgument(f"{title} is not a tracker: it must be a class with the methods {', '.join(METHODS)}")
+    if isinstance(tracker, type):
+        for method in METHODS:
+            if not callable(getattr(tracker, method, None)):
+                raise InvalidArgument(f"{title} has no method {method}: add it to the class")
+
 
 TRACKERS: Registry[Callable[[], Tracker]] = Registry(
     "tracker",
@@ -21,10 +35,13 @@ TRACKERS: Registry[Callable[[], Tracker]] = Registry(
 
 
 def require_trackers(names: Sequence[str]) -> None:
-    """Raise GagpoError unless the trackers called ``names`` can be imported; this package's own are not imported."""
+    """Raise GagpoError unless the trackers called ``names`` can be imported and have a tracker's methods.
+
+    This package's own are not imported.
+    """
     for name in names:
         if name not in TRACKERS.builtin:
-            TRACKERS.find(name)
+            _require_methods(TRACKERS.find(name), f"tracker {name}")
         elif find_spec(name) is None:  # each is called as its package
             raise MissingPackage(f"tracker {name} needs the package {name}: pip install {name}, or set trackers=[]")
 

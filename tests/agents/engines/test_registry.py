@@ -28,6 +28,10 @@ def test_wrong_names_and_options_are_named(tiny, outside):
         ENGINES.find("elsewhere:Missing")
     with pytest.raises(InvalidArgument, match=r"elsewhere:Constant is not a class of options: derive one from .*build"):
         engine_options("elsewhere:Constant")
+    with pytest.raises(
+        InvalidArgument, match=r"options:EngineOptions has no method build\(inputs\) .*add it to the class"
+    ):
+        engine_options("gagpo.agents.engines.options:EngineOptions")
     with pytest.raises(InvalidArgument, match=r"engine transformers has no option 'tokn'; known: max_length"):
         engine_options("transformers", {"tokn": 3})
     with pytest.raises(InvalidArgument, match=r"engine vllm has no option 'gpu'; nearest: gpus"):

@@ -13,7 +13,7 @@ import yaml
 
 from gagpo.agents.engines.registry import ENGINES
 from gagpo.algorithms import Algorithm, load
-from gagpo.base.errors import GagpoError
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.credit import CREDITS, CreditSettings, Turns, advantages, register
 from gagpo.settings import SettingsError, parse
 from gagpo.trackers import TRACKERS
@@ -165,5 +165,15 @@ def test_a_credit_with_too_few_advantages_is_named():
         def advantage(self, turns):
             return np.zeros(1)
 
-    with pytest.raises(ValueError, match=r"credit short gave \(1,\) advantages for 3, one per turn"):
+    with pytest.raises(
+        ValueError, match=r"credit short returned advantages of shape \(1,\); return one per turn: \(3,\)"
+    ):
         advantages(TURNS, Short())
+
+
+def test_a_credit_with_the_old_name_of_the_state_key_is_an_error():
+    with pytest.raises(InvalidArgument, match=r":Earlier: field 'key' is renamed to 'state_key'$"):
+
+        class Earlier(CreditSettings):
+            name: str = "earlier"
+            key: str = "state"

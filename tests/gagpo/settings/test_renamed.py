@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gagpo.agents.engines.registry import engine_options
 from gagpo.algorithms import load as load_algorithm
 from gagpo.base import renamed
 from gagpo.base.errors import InvalidArgument
+from gagpo.cli.main import main
+from gagpo.credit import CREDITS
+from gagpo.envs.arguments import require_arguments
+from gagpo.eval.models import evaluate
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import RunSettings, SettingsError, dump, find_config, load, resolve
@@ -153,3 +158,53 @@ def test_no_old_name_is_left_in_the_repository():
     assert found.returncode in (0, 1), found.stderr
     lines = [line for line in found.stdout.splitlines() if "is renamed to" not in line]  # tests of these errors
     assert lines == []
+
+
+def test_a_value_of_a_renamed_key_names_the_override_too(config):
+    shop = {"id": "gagpo/WebShop-v0"}
+    override = "override 'environment.kwargs.shopper=knowing'"
+    with pytest.raises(SettingsError) as error:
+        load(config(environment=shop), ["environment.kwargs.shopper=knowing"])
+    assert str(error.value).count(override) == 2
+    assert "environment.kwargs.expert_mode=knowing is renamed to oracle" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "old"),
+    [(env_id, old) for env_id in renamed.ARGUMENTS if "/" in env_id for old in renamed.ARGUMENTS[env_id]],
+)
+def test_an_old_argument_of_an_environment_gives_the_new_one_without_settings(env_id, old):
+    with pytest.raises(InvalidArgument, match=f"argument '{old}' is renamed to '{renamed.ARGUMENTS[env_id][old]}'"):
+        require_arguments(env_id, {old: 1})
+
+
+@pytest.mark.parametrize(("old", "new"), renamed.ARGUMENTS["vllm"].items())
+def test_an_old_option_of_an_engine_gives_the_new_one_without_settings(old, new):
+    with pytest.raises(InvalidArgument, match=f"engine vllm: option '{old}' is renamed to '{new}'"):
+        engine_options("vllm", {old: 1})
+
+
+@pytest.mark.parametrize(("old", "new"), renamed.PRESETS.items())
+def test_an_old_credit_gives_the_new_one(old, new):
+    with pytest.raises(InvalidArgument, match=f"^credit '{old}' is renamed to '{new}'$"):
+        CREDITS.find(old)
+
+
+def test_an_old_option_of_evaluate_gives_the_new_one():
+    with pytest.raises(InvalidArgument, match=r"^tries is renamed to episodes_per_task$"):
+        evaluate("random", environment="gagpo/ALFWorld-v0", tries=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (["sft", "alfworld-small", "--again"], "--again is renamed to --overwrite"),
+        (["train", "alfworld-small", "--samples", "3"], "settings are given without dashes: rollout.group_size=3"),
+        (["train", "alfworld-small", "--trust-region=3"], "settings are given without dashes: training.target_kl=3"),
+    ],
+)
+def test_an_old_option_of_the_command_line_gives_the_new_name_alone(command, advice, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gagpo", *command])
+    with pytest.raises(SystemExit):
+        main()
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("gagpo:")] == [f"gagpo: {advice}"]

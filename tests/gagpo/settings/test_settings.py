@@ -164,3 +164,9 @@ def test_what_needs_the_whole_batch_is_refused_where_groups_come_one_by_one(cont
     with pytest.raises(SettingsError, match=r"rollout\.ahead=0"):
         load("alfworld-quickstart", [algorithm, "rollout.ahead=1", "rollout.workers=1"])
     load("alfworld-quickstart", [algorithm])
+
+
+def test_an_option_may_follow_an_engine_that_is_given_by_name(config):
+    settings = load(config(), ["engine=vllm", "engine.options.health_timeout=9", "engine.dtype=bfloat16"])
+    assert settings.engine.name == "vllm" and settings.engine.dtype == "bfloat16"
+    assert settings.engine.options.health_timeout == 9

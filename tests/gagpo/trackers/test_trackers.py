@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gagpo.base.errors import InvalidArgument, MissingPackage
-from gagpo.trackers import TRACKERS, tracking
+from gagpo.trackers import TRACKERS, require_trackers, tracking
 
 SETTINGS = {"name": "run", "seed": 1, "optimizer": {"learning_rate": 1e-6}}
 
@@ -114,3 +114,19 @@ def _quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("json:JSONEncoder", "tracker json:JSONEncoder has no method start: add it to the class"),
+        (
+            "json:decoder",
+            "tracker json:decoder is not a tracker: it must be a class with the methods start, log, close",
+        ),
+    ],
+)
+def test_a_class_without_the_methods_is_rejected_before_the_run(place, message):
+    with pytest.raises(InvalidArgument) as error:
+        require_trackers([place])
+    assert str(error.value) == message
