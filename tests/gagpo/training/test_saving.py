@@ -67,12 +67,12 @@ from gagpo.settings import load
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.training.trainer import train
-write_rest = checkpoints._write_rest
-def killed(temporary, *rest):
+write_on_first = checkpoints._write_on_first
+def killed(contents, temporary, ranks):
     if "000002" in temporary.name:
         os.kill(os.getpid(), signal.SIGKILL)
-    write_rest(temporary, *rest)
-checkpoints._write_rest = killed
+    write_on_first(contents, temporary, ranks)
+checkpoints._write_on_first = killed
 train(RunFolder.open(Path(sys.argv[1])), quiet=True)
 """
 
