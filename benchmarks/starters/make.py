@@ -97,13 +97,13 @@ def start(recipe: Recipe, work: Path, quiet: bool = False) -> None:
 
 def played(recipe: Recipe, quiet: bool = False) -> list[Episode]:
     """The recipe's demonstrations, in the learner's words."""
-    kept: list[Episode] = []
+    episodes: list[Episode] = []
     with track("demonstrations", sum(recipe.counts), "episodes", quiet) as meter:
         for number, (kwargs, count) in enumerate(zip(recipe.variants, recipe.counts, strict=True)):
-            kept += _variant(recipe, kwargs, count, number, lambda _: meter.advance())
-    kept = [episode for episode in kept if episode.turns]
-    rephrase(kept, recipe.settings)
-    return kept
+            episodes += _variant(recipe, kwargs, count, number, lambda _: meter.advance())
+    episodes = [episode for episode in episodes if episode.turns]
+    rephrase(episodes, recipe.settings)
+    return episodes
 
 
 def _variant(
@@ -115,10 +115,10 @@ def _variant(
     imperfect, corrected = round((sft.mistake_rate or 0.0) * len(names)), round(extras.corrected * len(names))
     agent = StubbornExpert(sft.noise, extras.stubborn)
     label = f"{LABEL} {number}" if number else LABEL
-    kept = expert_episodes(settings, kwargs, agent, names[imperfect + corrected :], f"{label} True", finished)
-    kept += imperfect_episodes(settings, kwargs, agent, names[:imperfect], f"{label} hasty", finished)
+    episodes = expert_episodes(settings, kwargs, agent, names[imperfect + corrected :], f"{label} True", finished)
+    episodes += imperfect_episodes(settings, kwargs, agent, names[:imperfect], f"{label} hasty", finished)
     if corrected:
-        kept += run_episodes(
+        episodes += run_episodes(
             settings,
             {**kwargs, "expert": True},
             learner(recipe, kwargs),
@@ -128,7 +128,7 @@ def _variant(
             concurrency=settings.rollout.concurrency,
             deterministic=True,
         )
-    return kept
+    return episodes
 
 
 def learner(recipe: Recipe, kwargs: Kwargs) -> CorrectedAgent:
