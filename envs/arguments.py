@@ -30,7 +30,8 @@ class Signature:
 
     names: its parameters, and those of the constructors that it passes ``**kwargs`` to.
     required: the names without a default.
-    is_complete: whether any other name is an error; false where a constructor outside this package takes ``**kwargs``.
+    is_complete: whether any other name is an error; false where a constructor outside this package takes ``**kwargs``,
+        or the environment rejects unknown names itself (``checks_arguments``).
     """
 
     names: dict[str, None] = field(default_factory=dict)
@@ -108,6 +109,7 @@ def signature_of(spec: EnvSpec) -> Signature:
             break
     else:
         signature.is_complete = False  # every constructor takes **kwargs, so any name may be valid
+    signature.is_complete &= not getattr(creator, "checks_arguments", False)
     if isinstance(inner := spec.kwargs.get("spec"), EnvSpec) and creator is PlainEnv:
         inner_signature = signature_of(inner)
         signature.names = {**inner_signature.names, **signature.names}

@@ -110,6 +110,7 @@ class TextEnv(gymnasium.Env[str, str]):
     markov_key: see :func:`gagpo.envs.lookup.markov_key`.
     instructions: description of the actions for an instruction-tuned model.
     multiline: whether an action may have several lines; a code fence around it is then removed.
+    checks_arguments: whether its constructor takes further arguments and rejects the unknown ones itself.
     packages: optional modules that it needs, each with what to install, such as ``{"mcp": "gagpo[mcp]"}``.
     tools: tools that are called by name; without any, an action is a text (:mod:`gagpo.envs.tools.env`).
     concurrency: the most episodes that an evaluation runs at once by default; None for no limit of the environment.
@@ -124,6 +125,7 @@ class TextEnv(gymnasium.Env[str, str]):
     markov_key: ClassVar[MarkovKey | None] = None
     instructions: ClassVar[str] = ""
     multiline: ClassVar[bool] = False
+    checks_arguments: ClassVar[bool] = False
     packages: ClassVar[Mapping[str, str]] = {}
     tools: Sequence[Tool] = ()
     concurrency: int | None = None

@@ -61,6 +61,7 @@ class ReasoningGymEnv(TextEnv):
     immaterial = TextEnv.immaterial | {"tasks"}  # the hash of the tasks covers them
     markov_key: ClassVar[MarkovKey] = "state"
     multiline: ClassVar[bool] = True
+    checks_arguments: ClassVar[bool] = True  # fields of the family's configuration
     instructions: ClassVar[str] = (
         "Solve the problem. Work it out step by step and put the final answer, and nothing else, between <answer> and "
         "</answer>."

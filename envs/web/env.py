@@ -52,6 +52,7 @@ class WebEnv(TextEnv):
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"screenshots", "timeout", "grid", "host", "form"}
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks", "level", "seeds"})
     markov_key: ClassVar[MarkovKey] = "state"
+    checks_arguments: ClassVar[bool] = True  # those of its source
     instructions: ClassVar[str] = INSTRUCTIONS
 
     def __init__(

@@ -12,6 +12,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.arguments import build, require_arguments
 from gagpo.envs.testing import CorridorEnv
 from gagpo.interop.games import opened
+from gagpo.settings import load, shipped_configs
 
 HERE = __name__
 
@@ -87,6 +88,17 @@ def test_a_wrong_argument_is_one_line_with_the_nearest_name(env_id: str, kwargs:
 def test_right_arguments_pass(env_id: str, kwargs: dict[str, Any]) -> None:
     require_arguments(env_id, kwargs)
     build(env_id, kwargs).close()
+
+
+def test_arguments_that_an_environment_checks_itself_are_left_to_it() -> None:
+    require_arguments("gagpo/Web-v0", {"level": "easy"})  # of the source of its tasks
+    require_arguments("gagpo/Web-v0", {"source": "module:Name", "anything": 1})
+
+
+@pytest.mark.parametrize("config", shipped_configs())
+def test_environments_of_shipped_configs_take_their_arguments(config: str) -> None:
+    for environment in load(config).environments:
+        require_arguments(environment.id, environment.kwargs)
 
 
 @pytest.mark.parametrize(

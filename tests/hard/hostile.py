@@ -294,7 +294,7 @@ def _ask_vllm(server: RawServer) -> str:
             got = await client.generate(Request(0, np.arange(3, dtype=np.int32), 1), SAMPLING, TERMS)
         finally:
             await client.close()
-        valid = len(got.ids) == len(got.logprobs) <= SAMPLING.max_tokens and bool((got.ids < TERMS.vocabulary).all())
+        valid = len(got.ids) == len(got.logprobs) <= SAMPLING.max_tokens and bool((got.ids < TERMS.vocab_size).all())
         valid &= bool(np.isfinite(got.logprobs).all()) and bool((got.logprobs <= MAX_LOGPROB).all())
         return "" if valid else f"accepted: {got}"
 

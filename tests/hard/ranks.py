@@ -19,7 +19,7 @@ from tests.hard.small_run import make_model, write_settings
 
 PLAN: dict[str, dict[str, Any]] = {"training": {"iterations": 4}, "rollout": {"workers": 1}}
 RANKS = 2
-DEADLINE = 10.0  # seconds without a sign of life, as the run is told
+TIMEOUT = 10.0  # seconds without a sign of life, as the run is told
 _END_SECONDS = 180.0  # for the others to notice, to save and to leave
 _DONE_SECONDS = 600.0
 
@@ -31,7 +31,7 @@ def ranks(folder: Path, count: int, seed: int, only: int | None = None) -> Tally
     rng = random.Random(f"{seed}/ranks")
     settings = write_settings(folder / "ranks.yaml", make_model(folder), **PLAN)
     text = settings.read_text(encoding="utf-8")
-    settings.write_text(f"{text}\nprocesses: {RANKS}\nranks: {{deadline: {DEADLINE}}}\n", encoding="utf-8")
+    settings.write_text(f"{text}\nprocesses: {RANKS}\nranks: {{timeout: {TIMEOUT}}}\n", encoding="utf-8")
     tally = Tally("ranks that are lost")
     whole_begin = time.monotonic()
     start(settings, folder / "whole").communicate(timeout=_DONE_SECONDS)
