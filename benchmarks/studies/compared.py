@@ -51,6 +51,17 @@ STUDIES = PAPERS | {
             *("evaluation.every=0", "optimizer.lr_scheduler=constant"),
         ],
     ),
+    "credits-weak": Study(  # set in advance in lab/weak-start.md
+        FIRST,
+        {name: preset(name) for name in ("gagpo", "gigpo", "grpo")},
+        common=[
+            "environment.kwargs={size: alfred2, seed: 7, max_turns: 30, task_types: [look_at_obj_in_light, "
+            "pick_clean_then_place_in_recep, pick_cool_then_place_in_recep, pick_heat_then_place_in_recep, "
+            "pick_two_obj_and_place], counts: {train: 600, valid_seen: 100, valid_unseen: 140}}",
+            *("training.max_turns=20000", "training.iterations=30", "training.ema=false"),
+            *("evaluation.every=0", "optimizer.lr_scheduler=constant"),
+        ],
+    ),
     "smollm2-alfworld": pretrained("alfworld", 22000, "valid_unseen", "valid_seen", "algorithm.correction=none"),
     "smollm2-alfworld-gpu": Study(  # more tasks an iteration, at a higher rate that falls
         "configs/alfworld-smollm2.yaml",

@@ -29,8 +29,9 @@ class ALFWorldEnv(TextEnv):
     The expert of ``expert=True`` reads only the texts that the agent sees.
 
     size: generated rooms: ``small`` (6-9 receptacles), ``full`` (20-48), ``varied`` (3-48; in a third of the games
-        objects lie in unusual places), ``alfred`` (furniture and objects as in released games) or ``alfred2`` (more
-        of what is hard there: pairs, pans on burners, objects in their target that are to be treated).
+        objects lie in unusual places), ``alfred`` (furniture and objects as in released games), ``alfred2`` (more
+        of what is hard there: pairs, pans on burners, objects in their target that are to be treated) or ``alfred3``
+        (also furniture and places that vary more widely than there, so that an agent has to read what is there).
     games: a folder with one folder of games per split, ``official`` for ``$ALFWORLD_DATA/json_2.1.1``, or None to
         generate them (once, into ``$GAGPO_DATA/alfworld``) from ``seed`` with ``counts`` games per split.
     task_types: the task types to include, all six by default.

@@ -47,6 +47,39 @@ FURNITURE: Mapping[str, Mapping[str, tuple[int, ...]]] = {
 }  # fmt: skip
 """Kind of room -> receptacle type -> the numbers of it found in the counted rooms."""
 
+WIDE_FURNITURE: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    "kitchen": {
+        "Cabinet": (2, 5, 8, 11, 14, 17, 20, 24), "Drawer": (0, 1, 2, 3, 4, 6, 9, 13, 18, 23),
+        "CounterTop": (0, 1, 1, 2, 2, 3, 3, 4, 5), "DiningTable": (0, 0, 1, 1, 1, 2), "Shelf": (0, 0, 0, 1, 2, 3, 6),
+        "Fridge": (1,), "Microwave": (1,), "SinkBasin": (1, 1, 1, 2), "StoveBurner": (4, 4, 4, 6),
+        "CoffeeMachine": (0, 1, 1, 1), "Toaster": (0, 1, 1, 1), "GarbageCan": (0, 1, 1, 1, 1),
+        "Safe": (0, 0, 0, 0, 1), "SideTable": (0, 0, 0, 1, 2),
+    },
+    "living room": {
+        "Drawer": (0, 0, 1, 2, 4, 7, 12), "Shelf": (0, 0, 0, 2, 4, 6, 8, 10, 12), "Sofa": (0, 1, 1, 1, 2),
+        "ArmChair": (0, 0, 1, 1, 2, 3), "SideTable": (0, 0, 1, 1, 2, 3, 4), "CoffeeTable": (0, 1, 1, 1, 2),
+        "TVStand": (0, 0, 0, 1, 1, 2), "GarbageCan": (0, 1, 1), "DiningTable": (0, 0, 0, 1, 1, 2),
+        "Desk": (0, 0, 0, 1, 2), "Dresser": (0, 0, 1, 1, 2), "Ottoman": (0, 0, 0, 1, 2),
+        "Cabinet": (0, 0, 0, 1, 3, 6), "Safe": (0, 0, 0, 1),
+    },
+    "bedroom": {
+        "Bed": (1, 1, 1, 2), "Desk": (0, 0, 1, 1, 2), "Drawer": (0, 2, 4, 6, 8, 13, 16),
+        "Shelf": (0, 0, 0, 1, 3, 5, 8, 12), "SideTable": (0, 0, 1, 1, 2, 3), "Dresser": (0, 0, 1, 1, 2),
+        "Cabinet": (0, 0, 0, 0, 1, 2, 4), "ArmChair": (0, 0, 0, 1, 1, 2, 3), "GarbageCan": (0, 1, 1, 1),
+        "Safe": (0, 0, 0, 1), "LaundryHamper": (0, 0, 0, 1), "Sofa": (0, 0, 0, 0, 1), "DiningTable": (0, 0, 1),
+        "CoffeeTable": (0, 0, 0, 0, 1), "TVStand": (0, 0, 0, 0, 1), "Ottoman": (0, 0, 0, 0, 1),
+    },
+    "bathroom": {
+        "Cabinet": (0, 0, 1, 2, 3, 4, 5, 8), "Drawer": (0, 0, 1, 2, 4, 6, 7, 10), "CounterTop": (0, 1, 1, 1, 2),
+        "SinkBasin": (1, 1, 2), "Toilet": (1,), "BathtubBasin": (0, 1, 1), "GarbageCan": (0, 1, 1, 1),
+        "Shelf": (0, 0, 0, 1, 2, 4), "SideTable": (0, 0, 0, 1, 2), "Cart": (0, 0, 0, 1), "TowelHolder": (0, 1, 1, 2),
+        "HandTowelHolder": (0, 1, 2, 2), "ToiletPaperHanger": (0, 1, 1), "Dresser": (0, 0, 0, 0, 1),
+    },
+}  # fmt: skip
+"""The same for ``alfred3``, chosen wider than any counted room: usual kinds may be missing and unusual ones present.
+
+An agent that learns in these rooms has to read what is there; in :data:`FURNITURE` it can know it."""
+
 USUAL = {"kitchen": (19, 20), "living room": (4, 5), "bedroom": (3, 4), "bathroom": (9, 10)}
 FURTHER = (1, 4)
 """Probability that a room has an everyday kind of object, by kind of room, and any further one."""
@@ -61,10 +94,23 @@ CAPACITY = {
 }  # fmt: skip
 """How many objects a receptacle holds, which is also its weight as a place for one; 1 for others."""
 
+FACTORS = (1, 1, 2, 4, 8)
+"""With ``alfred3`` the weight of each type of receptacle is multiplied by one of these, drawn for each problem."""
 
-def furniture(rng: RandomStream, room: Room) -> list[str]:
+
+def furniture(rng: RandomStream, room: Room, size: str) -> list[str]:
     """The types of the receptacles of a room."""
-    return [kind for kind, counts in FURNITURE[room.name].items() for _ in range(rng.choose(counts))]
+    table = WIDE_FURNITURE if size == "alfred3" else FURNITURE
+    return [kind for kind, counts in table[room.name].items() for _ in range(rng.choose(counts))]
+
+
+def place_factors(rng: RandomStream, room: Room, size: str) -> dict[str, int]:
+    """Receptacle type -> factor of its weight as a place for objects, in one problem; types that are absent have 1."""
+    if size == "alfred2":
+        return {"StoveBurner": 12}  # a free burner weighs as much as a table
+    if size == "alfred3":
+        return {kind: rng.choose(FACTORS) * (4 if kind == "StoveBurner" else 1) for kind in WIDE_FURNITURE[room.name]}
+    return {}
 
 
 def things(rng: RandomStream, room: Room, object_type: str, two_objects: bool) -> list[str]:
@@ -77,14 +123,15 @@ def things(rng: RandomStream, room: Room, object_type: str, two_objects: bool) -
     return kinds
 
 
-def place(rng: RandomStream, types: Sequence[str], object_counts: Counter[int], size: str) -> int:
+def place(rng: RandomStream, types: Sequence[str], object_counts: Counter[int], factors: Mapping[str, int]) -> int:
     """The index of the receptacle (in ``types``) for the next object; a full one only if all are full.
 
     object_counts: index -> number of objects in it.
-    size: of the room. With ``alfred2`` a free burner weighs as much as a table.
+    factors: of :func:`place_factors`.
     """
-    free = [max(0, CAPACITY.get(kind, 1) - object_counts[number]) for number, kind in enumerate(types)]
-    if size == "alfred2":
-        free = [12 * weight if kind == "StoveBurner" else weight for kind, weight in zip(types, free, strict=True)]
+    free = [
+        factors.get(kind, 1) * max(0, CAPACITY.get(kind, 1) - object_counts[number])
+        for number, kind in enumerate(types)
+    ]
     weights = free if any(free) else [1] * len(types)
     return bisect.bisect_right(list(itertools.accumulate(weights)), rng.below(sum(weights)))

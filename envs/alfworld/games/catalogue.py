@@ -18,7 +18,7 @@ TASK_TYPES = (
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 )
-SIZES = ("small", "full", "varied", "alfred", "alfred2")
+SIZES = ("small", "full", "varied", "alfred", "alfred2", "alfred3")
 
 # The appliance of a task type.
 TOOL_OF_TASK = {

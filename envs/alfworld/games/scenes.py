@@ -104,7 +104,7 @@ def _furnish(rng: RandomStream, size: str, scene: int, room: Room) -> RoomLayout
     elif size == "varied":
         types = _varied(rng, room)
     elif size.startswith("alfred"):
-        types = alfred.furniture(rng, room)
+        types = alfred.furniture(rng, room, size)
     else:
         types = [kind for kind, (low, high) in room.ranges.items() for _ in range(rng.between(low, high))]
         fillers = [kind for kind, (_, high) in room.ranges.items() if high >= 4]
@@ -215,13 +215,14 @@ def _as_in_alfred(
     """Objects as in released games. No wanted object lies in its appliance or, for tasks without one, in its target."""
     object_type, target, toggle = goal
     two_objects = task_type == "pick_two_obj_and_place"
-    near_target = size == "alfred2" and rng.chance(1, 2 if two_objects else 4)
+    near_target = size in ("alfred2", "alfred3") and rng.chance(1, 2 if two_objects else 4)
     excluded_type = TOOL_OF_TASK.get(task_type, target)
     if toggle:
         lamps = [toggle]
     else:
         lamps = [kind for kind in layout.room.lamps if rng.chance(1, 3)]
     kinds = alfred.things(rng, layout.room, object_type, two_objects)
+    factors = alfred.place_factors(rng, layout.room, size)
     used_names: set[str] = set()
     object_counts: Counter[int] = Counter()
     things: list[Thing] = []
@@ -237,7 +238,7 @@ def _as_in_alfred(
         if places:
             numbers = [layout.receptacles.index(place) for place in places]
             counts_here = Counter({k: object_counts[number] for k, number in enumerate(numbers)})
-            index = alfred.place(rng, [place.type for place in places], counts_here, size)
+            index = alfred.place(rng, [place.type for place in places], counts_here, factors)
             object_counts[numbers[index]] += 1
             things.append(Thing(_identify(rng, kind, used_names), kind, places[index].id))
     return things

@@ -200,6 +200,25 @@ def test_alfred2_has_more_pairs_objects_in_their_target_and_pans_on_burners() ->
     assert all(more > 1.25 * less for less, more in zip(*rates.values(), strict=True)), rates
 
 
+def test_alfred3_has_furniture_that_alfred_never_has_and_lacks_what_it_always_has() -> None:
+    rooms = {
+        size: [furnish(0, size, room.first_scene + scene) for room in ROOMS.values() for scene in range(30)]
+        for size in ("alfred2", "alfred3")
+    }
+    kinds = {}
+    for size, layouts in rooms.items():
+        kinds[size] = {
+            room.name: [layout.types for layout in layouts if layout.room is room] for room in ROOMS.values()
+        }
+    for name in kinds["alfred2"]:
+        usual = frozenset.union(*kinds["alfred2"][name])
+        constant = frozenset.intersection(*kinds["alfred2"][name])
+        assert constant - frozenset.intersection(*kinds["alfred3"][name]), name
+        assert frozenset.union(*kinds["alfred3"][name]) >= usual
+    assert "DiningTable" in frozenset.union(*kinds["alfred3"]["bedroom"])
+    assert "DiningTable" not in frozenset.union(*kinds["alfred2"]["bedroom"])
+
+
 def test_a_room_in_which_the_task_is_impossible_is_drawn_again() -> None:
     problem = draw_scenario(
         package_data(), 71, "alfred2", "train", "look_at_obj_in_light", 96
@@ -387,7 +406,7 @@ def test_waits_for_another_process_until_it_is_killed_or_patience_ends(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": "huge"}, "no scene size 'huge'; choose one of small, full, varied, alfred, alfred2"),
+        ({"size": "huge"}, "no scene size 'huge'; choose one of small, full, varied, alfred, alfred2, alfred3"),
         ({"counts": {"test": 3}}, "no split 'test'"),
         ({"counts": {"train": -1}}, "must not be negative"),
         ({"counts": {"train": 5, "valid_seen": 6}}, "rooms are those trained in"),
