@@ -46,7 +46,8 @@ def _play(env: gymnasium.Env, start: Start, declared: MarkovKey | None, attempt:
         require(key is not None or declared is None, f"{start.name}: markov_key is 'state', but info has no state")
         action = _action(env, info, rng)
         observation, reward, terminated, truncated, info = env.step(action)
-        if key is not None:
+        # A turn that the limit cuts may earn something else: how many turns are left is not part of a state.
+        if key is not None and not truncated:
             turns.append((key, str(action), line(observation, reward, terminated, info.get("state"))))
         if terminated or truncated:
             break

@@ -170,10 +170,15 @@ class WebEnv(TextEnv):
         notes = [note] if note else []
         content = "The episode is over." if verdict.over else page.text(self.observation, self.limit)
         text = "\n".join([self.instruction, *notes, *page.notes, "", content or "(The page is empty.)"])
+        reward = 0.0
+        if verdict.over:
+            reward = verdict.reward
+        elif self.turn >= self.max_turns:
+            reward = verdict.truncated_reward
         extras: Info = {"screenshot": self.browser.screenshot()} if self.screenshots else {}
         return Outcome(
             text,
-            reward=verdict.reward if verdict.over else 0.0,
+            reward=reward,
             terminated=verdict.over,
             success=verdict.over and verdict.success,
             valid=not note,

@@ -23,12 +23,14 @@ class Standing:
     over: the task is done, or can no longer be done.
     success: the task is solved.
     state: what decides about the future but cannot be seen on the page; part of the state key.
+    truncated_reward: what it earns if it is not over and the turn limit ends it.
     """
 
     reward: float = 0.0
     over: bool = False
     success: bool = False
     state: str = ""
+    truncated_reward: float = 0.0
 
 
 @runtime_checkable

@@ -28,6 +28,8 @@ UNSEEN_KINDS = (
     *("enter-text-2", "login-user-popup", "social-media-some"),
 )
 """Kinds of the level ``easy`` that are left out of training by default."""
+TIME_IS_OVER = -1.0
+"""Reward of an episode that the turn limit ends: what MiniWoB++ gives when its clock runs out."""
 SEEDS: Mapping[str, str] = {"train": "0-199", "test": "100000-100019"}
 
 _FRAME = "#query, #reward-display, #sync-task-cover, #click-canvas"
@@ -125,7 +127,7 @@ class MiniWoB:
         over, reward, clicked = browser.page.probe
         self._over = bool(over)
         if not over:
-            return Standing(state=json.dumps(clicked))
+            return Standing(state=json.dumps(clicked), truncated_reward=TIME_IS_OVER)
         reward = float(reward) if isinstance(reward, int | float) and math.isfinite(reward) else 0.0
         return Standing(reward, over=True, success=reward >= 1.0, state=f"over {reward:g}")
 

@@ -147,3 +147,13 @@ def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr("gagpo.envs.web.miniwob.source.importlib.util.find_spec", lambda name: None)
     with pytest.raises(BrowserMissing, match=r"pip install 'gagpo\[web\]'"):
         MiniWoB()
+
+
+def test_the_turn_limit_costs_what_the_pages_own_time_limit_does() -> None:
+    env = WebEnv(tasks=["click-button"], unseen=[], max_turns=2)
+    try:
+        env.reset(seed=0)
+        assert env.step("press[Tab]")[1:4] == (0.0, False, False)
+        assert env.step("press[Tab]")[1:4] == (-1.0, False, True)
+    finally:
+        env.close()
