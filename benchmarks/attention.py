@@ -1,6 +1,6 @@
 """Causal attention of a training step on a CPU in bfloat16: PyTorch's fused kernel, one written-out product, blocks.
 
-    python benchmarks/attention.py [--lengths 64 200 400 1000 2000 4000] [--rounds 7]
+    python -m benchmarks.attention [--lengths 64 200 400 1000 2000 4000] [--rounds 7]
 
 All three read the same rows forward and backward, taking turns; the figures are medians of processor time, as ratios
 to the fused kernel. Blocks are what :mod:`gagpo.model.flat.kernels` uses for rows in bfloat16.

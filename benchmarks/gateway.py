@@ -19,6 +19,7 @@ from pathlib import Path
 
 import gymnasium
 
+from benchmarks.requirements import require_package
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.rollout import group_jobs, rollout
@@ -76,6 +77,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    for module in ("starlette", "uvicorn", "openai"):
+        require_package(module, "gateway")
     shape = ModelShape(
         layers=options.layers,
         width=options.width,

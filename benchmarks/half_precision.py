@@ -1,6 +1,6 @@
 """Memory and processor time of updates in bfloat16 on a CPU whose rows have other sizes every time.
 
-    python benchmarks/half_precision.py [--updates 200] [--ways exact bounded rounded]
+    python -m benchmarks.half_precision [--updates 200] [--ways exact bounded rounded]
 
 torch and oneDNN compile a kernel for every size of every product and keep 1,024 each. *exact*: sizes as they come, and
 as many kernels as the libraries keep. *bounded*: as few as a run keeps. *rounded*: that, and sizes made up as in a run.

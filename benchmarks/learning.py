@@ -1,12 +1,12 @@
 """Learning studies: several algorithms from one model, several seeds each, two runs at a time, resumable.
 
-    python benchmarks/learning.py credits             # turn-level credit in rooms, from the starter
-    python benchmarks/learning.py credits-shop        # the same in the shop
-    python benchmarks/learning.py algorithms          # the other presets
-    python benchmarks/learning.py taught --rates 3e-4 1e-3   # newer rows and cells
-    python benchmarks/learning.py ablations           # GAGPO's options; ablations-apmpo, -agpo, -sapo, -asymmetric
-    python benchmarks/learning.py credits --table     # only the table and plot of what is there
-    python benchmarks/learning.py sql --split test --table   # of another panel that its runs measured
+    python -m benchmarks.learning credits             # turn-level credit in rooms, from the starter
+    python -m benchmarks.learning credits-shop        # the same in the shop
+    python -m benchmarks.learning algorithms          # the other presets
+    python -m benchmarks.learning taught --rates 3e-4 1e-3   # newer rows and cells
+    python -m benchmarks.learning ablations           # GAGPO's options; ablations-apmpo, -agpo, -sapo, -asymmetric
+    python -m benchmarks.learning credits --table     # only the table and plot of what is there
+    python -m benchmarks.learning sql --split test --table   # of another panel that its runs measured
 
 Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in a process of
 one thread. The raw numbers go to ``lab/results/STUDY.jsonl`` (one line per run), the plot beside it, the table to
@@ -35,6 +35,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imread, imsave
 
+from benchmarks.studies.compared import STUDIES
+from benchmarks.studies.designs import Study
 from gagpo.base import durable
 from gagpo.eval.curves import (
     COLOURS,
@@ -52,10 +54,6 @@ from gagpo.eval.curves import (
 from gagpo.eval.runs import Run, load_run
 from gagpo.eval.study import RunRow, read_rows, row_of
 from gagpo.eval.study import Study as Table
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.studies.compared import STUDIES
-from benchmarks.studies.designs import Study
 
 MOST_IN_ONE = 6  # methods in one picture
 ACROSS = 5  # small pictures side by side

@@ -1,4 +1,4 @@
-"""Rates of the maths environment: ``python benchmarks/maths.py [--seconds 2] [--workers 2] [--json FILE]``.
+"""Rates of the maths environment: ``python -m benchmarks.maths [--seconds 2] [--workers 2] [--json FILE]``.
 
 Verifications per second by kind of answer, side by side with the bare math-verify library in this same process;
 environment steps; and how long a formula takes while a hostile answer is being compared.
@@ -11,15 +11,12 @@ import itertools
 import json
 import random
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gagpo.envs.math.calculator import calculate
 from gagpo.envs.math.env import MathEnv

@@ -1,6 +1,6 @@
 """Peak memory of an update with a real vocabulary: log-probabilities in chunks beside the plain way.
 
-    python benchmarks/memory.py [--tokens 256 512] [--vocabulary 151936]
+    python -m benchmarks.memory [--tokens 256 512] [--vocabulary 151936]
 
 The plain way, kept here as the reference, makes the logits of all response tokens at once, takes their log-softmax and
 their entropy, and lets autograd keep what it wants. Both take the same optimiser step on the same rows with a small

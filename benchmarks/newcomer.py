@@ -1,8 +1,8 @@
 """Environments of a newcomer, from no model to the last evaluation: do they visibly learn with the commands as printed?
 
-    python benchmarks/newcomer.py                        # two environments, five seeds each, 90 s each
-    python benchmarks/newcomer.py --environments walk --seeds 2
-    python benchmarks/newcomer.py table lab/results/newcomer.jsonl
+    python -m benchmarks.newcomer                        # two environments, five seeds each, 90 s each
+    python -m benchmarks.newcomer --environments walk --seeds 2
+    python -m benchmarks.newcomer table lab/results/newcomer.jsonl
 
 ``walk`` is what `gagpo new walk` writes, ``guess`` is in docs/your-environment.md.
 A seed is that of demonstrations, model and training. One line per environment and seed is added to ``--out`` (those

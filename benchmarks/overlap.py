@@ -1,6 +1,6 @@
 """Seconds of an iteration with `rollout.ahead: 1`, compared with `ahead: 0`.
 
-    python benchmarks/overlap.py [--iterations 12] [--rounds 2] [--asleep]
+    python -m benchmarks.overlap [--iterations 12] [--rounds 2] [--asleep]
 
 A corridor whose steps sleep 50 ms, a small model whose responses are of uneven length, one torch thread. The two runs
 take turns in both orders. Wall time between two iterations; the first three of a run and evaluations are left out.

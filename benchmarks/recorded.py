@@ -1,6 +1,6 @@
 """Tokens per second with decoding steps recorded as CUDA graphs and without: one model of random weights, one GPU.
 
-    python benchmarks/recorded.py [--sessions 256] [--turns 6] [--dtype bfloat16] [--device cuda]
+    python -m benchmarks.recorded [--sessions 256] [--turns 6] [--dtype bfloat16] [--device cuda]
 
 The model has the shape of SmolLM2-135M. Every conversation begins with 300 tokens; each turn samples up to 16 and reads
 60 more. Each side plays twice, and the second time counts. Also printed: how many responses are equal, and how far

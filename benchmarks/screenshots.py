@@ -1,6 +1,6 @@
 """The pictures of the viewer in the documentation, from a run of your own, in headless Chromium.
 
-    gagpo view RUN && gagpo view runs && python benchmarks/screenshots.py RUN/view --runs runs/view
+    gagpo view RUN && gagpo view runs && python -m benchmarks.screenshots RUN/view --runs runs/view
 
 Writes ``docs/images/view-*.png``, light, and ``view-*-dark.png``. The group shown is one in which about half of the
 tries succeed and GAGPO and GRPO disagree; the way there is the one from the curve: a point, a row, a turn.
@@ -9,14 +9,12 @@ tries succeed and GAGPO and GRPO disagree; the way there is the one from the cur
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from viewer import chromium
+from benchmarks.viewer import chromium
 
 CHOOSE = """
 const { groups, sources } = viewer.data;

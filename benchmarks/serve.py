@@ -3,7 +3,7 @@
 Both by the clock and by processor time, which says more on a machine that has other work too. The server's is that of
 all its processes; the clients' is what it takes to ask.
 
-python benchmarks/serve.py --env gagpo/ALFWorld-v0 --sessions 50 --steps 20000
+python -m benchmarks.serve --env gagpo/ALFWorld-v0 --sessions 50 --steps 20000
 """
 
 from __future__ import annotations

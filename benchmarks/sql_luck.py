@@ -1,8 +1,8 @@
-"""How many questions of gagpo/SQL-v0 pay a wrong query: ``python benchmarks/sql_luck.py [--split test] [--tasks 200]``.
+"""How many questions of gagpo/SQL-v0 pay a wrong query: ``python -m benchmarks.sql_luck [--split test] [--tasks 200]``.
 
 To every question each of the usual wrong queries (:mod:`gagpo.envs.sql.mutate`) is given as the answer, through nothing
 but the actions of the environment. So the questions of another version are judged by the same mutants with
-``PYTHONPATH=OTHER/TREE python benchmarks/sql_luck.py``.
+``PYTHONPATH=OTHER/TREE python -m benchmarks.sql_luck``.
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # last: PYTHONPATH decides whose environment is judged
 
 import gymnasium
 

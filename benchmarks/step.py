@@ -1,14 +1,14 @@
 """An iteration of training beside TRL 1.16's ``GRPOTrainer``: same model, prompts and answers' length, one thread.
 
-    python benchmarks/step.py [--turns 1 15] [--iterations 3] [--rounds 1]
-    python benchmarks/step.py --model data/models/smollm2-135m --iterations 2
+    python -m benchmarks.step [--turns 1 15] [--iterations 3] [--rounds 1]
+    python -m benchmarks.step --model data/models/smollm2-135m --iterations 2
 
 An iteration is sampling, rewards and one optimiser step, in processor time. The environment is ALFWorld in small rooms,
 in which every answer is taken for one of the admissible commands, so that a model of random weights walks about as any
 other. One turn: 128 answers of up to 64 tokens. Many turns: 16 episodes of 15 answers of up to 8 tokens; TRL plays them
 through its ``environment_factory``, and the tool call that it looks for in an answer is put there. Both begin in turn,
 and the first iteration of each is left out. With ``--model`` a pretrained model takes the place of a small one of
-random weights; one turn is 32 answers, and many turns are 4 episodes. Needs TRL (``pip install 'gagpo[interop]'``).
+random weights; one turn is 32 answers, and many turns are 4 episodes. Needs TRL (extra ``dev``).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import gymnasium
 import numpy as np
 import torch
 
+from benchmarks.requirements import require_package
 from benchmarks.starters.lexicon import lexicon
 from gagpo.envs.alfworld.env import ALFWorldEnv
 from gagpo.envs.base import Outcome
@@ -209,6 +210,9 @@ def main() -> int:
     parser.add_argument("--model", help="a model folder; by default a small model of random weights")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
+    if options.iterations < 2:
+        parser.error(f"--iterations must be at least 2, because the first is left out (got {options.iterations})")
+    require_package("trl", "dev")
     results = []
     goals = PRETRAINED_GOALS if options.model else GOALS
     for turns in options.turns:

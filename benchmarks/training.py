@@ -1,7 +1,7 @@
 """Training tokens per second beside a bare forward and backward pass of the same model on the same rows.
 
-    python benchmarks/training.py [--config configs/alfworld-small.yaml] [--rounds 5] [--minibatches 1]
-    python benchmarks/training.py --config configs/alfworld-smollm2.yaml --model data/models/smollm2-135m --episodes 8
+    python -m benchmarks.training [--config configs/alfworld-small.yaml] [--rounds 5] [--minibatches 1]
+    python -m benchmarks.training --config configs/alfworld-smollm2.yaml --model data/models/smollm2-135m --episodes 8
 
 Both read the rows without padding. The bare pass finds its micro-batches made and takes the mean log-probability of the
 responses as its loss; training makes the micro-batches, measures entropy, computes the algorithm's loss and metrics,

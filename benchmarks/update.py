@@ -1,6 +1,6 @@
 """Processor time of an update on the rows that a config really collects, read plainly and as this code reads them.
 
-    python benchmarks/update.py [CONFIG ...] [--rounds 5] [--set key=value ...]
+    python -m benchmarks.update [CONFIG ...] [--rounds 5] [--set key=value ...]
 
 One iteration is collected with the config's own model. The same rows, credit and weights are then learned from in five
 ways, taking turns: every row read whole and mini-batches of rows (the plain path); rows without advantage left out;

@@ -1,6 +1,6 @@
 """How fast the viewer is with 10,000 episodes, in headless Chromium: first paint, filters, opening a group.
 
-    python benchmarks/viewer.py            # prints a table; --json one JSON object
+    python -m benchmarks.viewer            # prints a table; --json one JSON object
 
 The episodes are made up: 1,250 groups of eight tries of ten turns, spread over 78 iterations. Times are the median of
 ``--repeat`` loads; a filter is timed from the change of its value to the next painted frame.

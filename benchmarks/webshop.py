@@ -1,7 +1,7 @@
 """Measure the shop: text steps, catalogue sizes, and memory per worker.
 
-    python benchmarks/webshop.py steps                 # text steps/s on one core, 1,000 products
-    python benchmarks/webshop.py sizes                 # build, open, memory at 100,000 products
+    python -m benchmarks.webshop steps                 # text steps/s on one core, 1,000 products
+    python -m benchmarks.webshop sizes                 # build, open, memory at 100,000 products
 
 Each prints one JSON object. ``--out FILE`` also writes it there.
 """
@@ -18,8 +18,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 
 def steps(products: int = 1_000, seconds: float = 5.0, observation: str = "text") -> dict[str, Any]:

@@ -42,7 +42,9 @@ def evaluate(model: str, **options: Any) -> EvalResult:
 
 
 # The options in help() and in editors, although the request declares them.
-evaluate.__signature__ = inspect.signature(EvaluationRequest)  # type: ignore[attr-defined]
+evaluate.__signature__ = inspect.signature(EvaluationRequest).replace(  # type: ignore[attr-defined]
+    return_annotation=EvalResult
+)
 
 
 def request_of(model: str, **options: Any) -> EvaluationRequest:

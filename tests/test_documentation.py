@@ -18,12 +18,12 @@ from tests.gagpo.planning.test_recipes import SHAPES
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 LAB = ROOT / "lab"
-TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md")]
 PAGES = [*TOP, *sorted(DOCS.glob("*.md")), *sorted(LAB.glob("*.md"))]
 FOLDERS = ("envs", "agents", "eval", "gagpo", "tests", "docs", "lab", "configs", "benchmarks", "constraints")
 ENTRY_POINTS = {"gagpo.environments", "gagpo.engines", "gagpo.credits", "gagpo.trackers"}
 LOG = LAB / "log.md"  # describes the code at its date
-PLOTS = ("credits-three", "smollm2-alfworld", "view-group")  # README shows them in the colours of the reader's page
+PICTURES = ("view-group",)  # README shows them in the colours of the reader's page
 
 
 def read(path):
@@ -91,7 +91,7 @@ def test_every_file_module_and_link_of_a_page_exists(path):
         assert [module for module in named_modules(text) if not exists(module)] == []
     pictures = re.findall(r'\b(?:src|srcset)="([^"]+)"', text)
     assert path != ROOT / "README.md" or pictures == [
-        f"docs/images/{name}{dark}.png" for name in PLOTS for dark in ("-dark", "")
+        f"docs/images/{name}{dark}.png" for name in PICTURES for dark in ("-dark", "")
     ]
     for link in [*pictures, *re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)", text)]:
         name, _, anchor = link.partition("#")
@@ -194,11 +194,39 @@ def test_the_pages_stay_within_their_limits():
 
 
 @pytest.mark.slow
-def test_the_python_of_the_first_run_page_runs_as_printed(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("page", "blocks"), [("first-run", 4), ("api", 2)])
+def test_the_python_of_a_page_runs_as_printed(page, blocks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
-    blocks = re.findall(r"```python\n(.*?)```", read(DOCS / "first-run.md"), re.DOTALL)
-    assert len(blocks) >= 4
+    programs = re.findall(r"```python\n(.*?)```", read(DOCS / f"{page}.md"), re.DOTALL)
+    assert len(programs) >= blocks
     names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, "docs/first-run.md", "exec"), names)
+    for program in programs:
+        exec(compile(program, f"docs/{page}.md", "exec"), names)
+
+
+def test_the_python_of_the_readme_runs_and_has_at_most_ten_lines(capsys):
+    programs = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", read(ROOT / "README.md"), re.DOTALL))
+    assert programs.keys() == {"sums", "capital", "credit"}
+    names: dict[str, dict[str, object]] = {}
+    for name, program in programs.items():
+        assert program.count("\n") <= 10, name
+        names[name] = {"__name__": name}
+        exec(compile(program, f"{name}.py", "exec"), names[name])
+    assert capsys.readouterr().out.count("1.22474171") == 7
+    env = names["sums"]["SumsEnv"](split="test")
+    text, _ = env.reset(seed=0)
+    number = int(re.findall(r"\d+", text)[0])
+    assert env.step(str(number + 7))[1:3] == (1.0, True)
+
+
+def test_the_map_for_coding_agents_names_files_and_types_that_exist():
+    text = read(ROOT / "AGENTS.md")
+    for types, files in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:`[\w./]+`(?:, )?)+) \|", text, re.MULTILINE):
+        sources = ""
+        for file in re.findall(r"`([^`]+)`", files):
+            path = ROOT / file
+            assert path.exists(), file
+            sources += "".join(map(read, path.glob("*.py"))) if path.is_dir() else read(path)
+        for name in re.findall(r"`(\w+)`", types):
+            assert re.search(rf"^(?:class|def|async def) {name}\b|^{name}\b.*=", sources, re.MULTILINE), name

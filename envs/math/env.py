@@ -1,4 +1,4 @@
-"""``gagpo/Math-v0``: a maths problem, a calculator, and up to k attempts at the answer."""
+"""``gagpo/Math-v0``: a math problem, a calculator, and up to k attempts at the answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CLOSE = "</calc>"
 
 
 class MathEnv(TextEnv):
-    r"""Solve a maths problem in several turns; the whole response of the agent is the action.
+    r"""Solve a math problem in several turns; the whole response of the agent is the action.
 
     A turn is a calculator call such as ``<calc>3 * (4 + 5)</calc>``, or an attempt: a response with a final answer,
     usually ``\boxed{27}``. If a response contains both, the later one counts. Of several calls the first one counts,
