@@ -23,11 +23,12 @@ from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, recipe, require_same_recipe
 from gagpo.settings.resolve import take_derived_values
+from gagpo.sft.conversation_files import holds_conversations
 from gagpo.sft.demonstrations import Demonstrations, action_format_of, demonstrations, environment_of, of_file, sft_of
 from gagpo.sft.derived import TokenLengths, derived_shape, rate_of, resolved, vocabulary_of, words
 from gagpo.sft.evaluator import Report, SftEvaluator, SuccessTarget, success_target
 from gagpo.sft.fit import FitCallbacks, fit
-from gagpo.sft.messages import read_messages, rows_of
+from gagpo.sft.messages import read_messages
 from gagpo.sft.rows import PROMPT, SKIPPED, LabelledRow, store_rows, stored_rows, tokenized_rows
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
@@ -163,17 +164,18 @@ def demonstrations_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase 
 
     Raises: InvalidArgument for a file that cannot be used.
     """
-    data = sft_of(settings).data
-    if data is None:
+    sft_settings = sft_of(settings)
+    path = sft_settings.data_path
+    if path is None:
         return demonstrations(settings, quiet)
-    path = Path(data)
-    if "messages" not in next((row for _, row in rows_of(path)), {}):
+    if not holds_conversations(path, sft_settings.data_columns):
         return of_file(settings, path)
     if tokenizer is None:
         raise InvalidArgument(
             f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base_model"
         )
-    return Demonstrations(read_messages(path, tokenizer, sft_of(settings).episodes), mistakes=0.0, tokenized=True)
+    episodes = read_messages(path, tokenizer, sft_settings.episodes, sft_settings.data_columns)
+    return Demonstrations(episodes, mistakes=0.0, tokenized=True)
 
 
 def settings_per_environment(settings: RunSettings) -> list[RunSettings]:
