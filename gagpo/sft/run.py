@@ -167,15 +167,32 @@ def demonstrations_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase 
     sft_settings = sft_of(settings)
     path = sft_settings.data_path
     if path is None:
+        _require_thoughts(settings, [])  # no expert writes any
         return demonstrations(settings, quiet)
     if not holds_conversations(path, sft_settings.data_columns):
-        return of_file(settings, path)
+        of_episodes = of_file(settings, path)
+        _require_thoughts(settings, of_episodes.episodes)
+        return of_episodes
     if tokenizer is None:
         raise InvalidArgument(
             f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base_model"
         )
     episodes = read_messages(path, tokenizer, sft_settings.episodes, sft_settings.data_columns)
     return Demonstrations(episodes, mistakes=0.0, tokenized=True)
+
+
+def _require_thoughts(settings: RunSettings, episodes: list[Episode]) -> None:
+    """Raise :class:`SettingsError` if the prompt asks for thoughts that no demonstration has.
+
+    The model would learn to ignore a part of every prompt.
+    """
+    prompt = settings.only_environment.context.prompt
+    has_thoughts = any("<think>" in turn.response for episode in episodes for turn in episode.turns)
+    if prompt.asks_for_thoughts and not has_thoughts:
+        raise SettingsError(
+            f"the prompt {prompt.name or 'of the settings'} asks for <think>, but no demonstration contains a thought; "
+            "set context.prompt=action, or give sft.data with thoughts"
+        )
 
 
 def settings_per_environment(settings: RunSettings) -> list[RunSettings]:
