@@ -46,7 +46,8 @@ def open_repository(name: str, private: bool = False) -> Repository:
         PushError: there is no network, no token, or no right to write.
     """
     from huggingface_hub import HfApi, constants, get_token
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented, not re-exported
 
     try:
         validate_repo_id(name)

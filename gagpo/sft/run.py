@@ -25,7 +25,7 @@ from gagpo.settings.derived import RECIPE, Derived, recipe, require_same_recipe
 from gagpo.settings.resolve import take_derived_values
 from gagpo.sft.conversation_files import holds_conversations
 from gagpo.sft.demonstrations import Demonstrations, action_format_of, demonstrations, environment_of, of_file, sft_of
-from gagpo.sft.derived import TokenLengths, derived_shape, rate_of, resolved, vocabulary_of, words
+from gagpo.sft.derived import POSITIONS, TokenLengths, derived_shape, rate_of, resolved, vocabulary_of, words
 from gagpo.sft.evaluator import Report, SftEvaluator, SuccessTarget, success_target
 from gagpo.sft.fit import FitCallbacks, fit
 from gagpo.sft.messages import read_messages
@@ -146,7 +146,7 @@ def _make(settings: RunSettings, work: Path, files: Mapping[str, str], quiet: bo
         derived["sft.mistake_rate"] = demonstrations_of[0][1].mistakes
     if base is None:
         sizes = {"num_layers": shape.layers, "hidden_size": shape.width, "vocab_size": shape.vocabulary}
-        derived |= {f"sft.model.{name}": size for name, size in {**sizes, "context": shape.context}.items()}
+        derived |= {f"sft.model.{name}": size for name, size in sizes.items()} | {POSITIONS: shape.context}
     limit = int(getattr(model.config, "max_position_embeddings", shape.context))
     save_folder(model, tokenizer, work / "start", files)
     progress = {"derived": derived, "expected": asdict(target) if target else None}

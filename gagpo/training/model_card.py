@@ -24,7 +24,7 @@ UNKNOWN = "unknown"
 OUR_LICENCE = "mit"  # of the package, and so of the models that ship with it
 
 
-class Base(NamedTuple):
+class Origin(NamedTuple):
     """Where the weights come from.
 
     name: on the hub; '' for a model that is not there.
@@ -124,7 +124,7 @@ def _hub_results(evaluation: Evaluation) -> list[Any]:
     ]
 
 
-def base_of(settings: RunSettings) -> Base:
+def base_of(settings: RunSettings) -> Origin:
     """The base model of a run. SFT records its own in the folder that the run starts from."""
     from gagpo.model import pretrained, starters
 
@@ -132,15 +132,15 @@ def base_of(settings: RunSettings) -> Base:
     if not starters.is_starter(model) and model not in pretrained.MODELS and Path(model).is_dir():
         base_model = _base_of_sft(Path(model))
         if base_model is None:
-            return Base("", UNKNOWN)
+            return Origin("", UNKNOWN)
         model = base_model
     if starters.is_starter(model):
-        return Base("", OUR_LICENCE)
+        return Origin("", OUR_LICENCE)
     if model in pretrained.MODELS:
-        return Base(pretrained.MODELS[model].hub, pretrained.MODELS[model].licence.lower())
+        return Origin(pretrained.MODELS[model].hub, pretrained.MODELS[model].licence.lower())
     if hub.NAME.fullmatch(model) and "/" in model and not Path(model).is_dir():
-        return Base(model, _cached_licence(model))
-    return Base("", UNKNOWN)
+        return Origin(model, _cached_licence(model))
+    return Origin("", UNKNOWN)
 
 
 def _base_of_sft(folder: Path) -> str | None:
@@ -169,7 +169,7 @@ def data_sets_of(settings: RunSettings) -> list[str]:
     """The Hugging Face data sets that the run's environments read."""
     from gagpo.envs.math.sources import PRESETS
 
-    found = []
+    names = []
     for env in settings.all_environments:
         data = env.environment.kwargs.get("data")
         sources = list(data.values()) if isinstance(data, dict) and "path" not in data else [data]
@@ -177,8 +177,8 @@ def data_sets_of(settings: RunSettings) -> list[str]:
             name = source.get("path") if isinstance(source, dict) else source
             name = PRESETS[name].path if name in PRESETS else name
             if isinstance(name, str) and name.count("/") == 1 and hub.NAME.fullmatch(name) and not Path(name).exists():
-                found.append(name)
-    return list(dict.fromkeys(found))
+                names.append(name)
+    return list(dict.fromkeys(names))
 
 
 # Body -----------------------------------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ def data_sets_of(settings: RunSettings) -> list[str]:
 def _settings_text(path: Path) -> str:
     """The settings as they stand, unless they hold a secret, which is then replaced."""
     text = path.read_text(encoding="utf-8").strip()
-    shown = shown_settings(path)
-    return text if shown == parse_yaml(text) else write_yaml(shown).strip()
+    without_secrets = shown_settings(path)
+    return text if without_secrets == parse_yaml(text) else write_yaml(without_secrets).strip()
 
 
 def _weights(iteration: int, averaged: bool) -> str:
