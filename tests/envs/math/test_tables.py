@@ -12,6 +12,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.row_files import BadRow
 from gagpo.envs.math.env import MathEnv
 from gagpo.envs.math.sources import load
+from gagpo.eval.models import evaluate
 from tests.envs.math.test_sources import write
 
 
@@ -228,3 +229,12 @@ def test_a_mistake_in_one_of_several_files_names_that_file(tmp_path):
     write(tmp_path / "train-2.jsonl", [TEN[2], {"Q": "?"}])
     with pytest.raises(BadRow, match=r"train-2\.jsonl, row 2: no column 'Solution'; the row has 'Q'"):
         load(str(tmp_path), columns=COLUMNS)
+
+
+def test_an_evaluation_takes_the_last_split_that_the_data_has(tmp_path):
+    path = write(tmp_path / "a.jsonl", TEN)
+    kwargs = {"data": {"train": path, "validation": write(tmp_path / "b.jsonl", [{**TEN[0], "Q": "What is 90 + 1?"}])}}
+    result = evaluate(
+        "expert", environment="gagpo/Math-v0", kwargs={**kwargs, "columns": COLUMNS}, workers=0, quiet=True
+    )
+    assert (result.task_set.split, result.task_set.tasks) == ("validation", 1)
