@@ -128,6 +128,11 @@ class Prompt(Options):
         content = json.dumps(self.model_dump(mode="json", exclude={"name"}), sort_keys=True)
         return f"{self.name or 'own'} {hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
+    @property
+    def asks_for_thoughts(self) -> bool:
+        """Whether the text of a template asks for ``<think>``; examples show what they show."""
+        return any("<think>" in getattr(self, key) for key in FIELDS)
+
     def read(self, response: str, multiline: bool = False) -> str | None:
         """The action of a response without tool calls, see :func:`gagpo.agents.parsing.parse`."""
         return parsing.parse(response, self.kind, self.key, multiline)

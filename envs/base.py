@@ -163,6 +163,10 @@ class TextEnv(gymnasium.Env[str, str]):
         """The tasks of ``split``, sorted by id, with content digests. Raises ValueError for an unknown split."""
         raise NotImplementedError
 
+    def default_split(self) -> str:
+        """The split that is evaluated if none is named: the last that has tasks."""
+        return next((split for split in reversed(self.splits) if len(self.tasks(split))), self.splits[-1])
+
     def begin(self, task: Task) -> Outcome:
         """Start ``task``. Every random choice comes from ``self.np_random``."""
         raise NotImplementedError

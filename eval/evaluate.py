@@ -118,6 +118,12 @@ def evaluate(
     return EvalResult.from_episodes(episodes, task_set, evaluated.name, evaluated.temperature), episodes
 
 
+def _default_split(env: TextEnv) -> str:
+    """The split that is evaluated if none is named."""
+    choose = getattr(env, "default_split", None)  # an environment of another base need not have it
+    return str(choose()) if choose is not None else env.splits[-1]
+
+
 def first_failure(episodes: Sequence[Episode]) -> str:
     """The error of the first failed episode; empty if none failed."""
     return next((str(episode.info.get("error", "")) for episode in episodes if episode.outcome == "failed"), "")
@@ -170,7 +176,10 @@ class PreparedEvaluation:
         """
         kwargs = with_split(conditions.environment, conditions.kwargs, conditions.split)
         env = make_env(conditions.environment, kwargs, user_kwargs)
-        tasks = choose_tasks(tasks_of(env, conditions.split or env.splits[-1]), conditions.tasks)
+        split = conditions.split or _default_split(env)
+        if "split" in kwargs and "split" not in conditions.kwargs:
+            kwargs["split"] = split  # workers load only the split that is evaluated
+        tasks = choose_tasks(tasks_of(env, split), conditions.tasks)
         return cls(request, conditions, kwargs, env, tasks)
 
     def run(self, evaluated: EvaluatedAgent) -> EvaluationOutcome:

@@ -7,15 +7,16 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.row_files import checked_columns
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.math import problems
 from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate
-from gagpo.envs.math.problems import GeneratedTasks, Problem, worked_answer
+from gagpo.envs.math.problems import FIELDS, GeneratedTasks, Problem, worked_answer
 from gagpo.envs.math.verify.extract import without_thoughts
 from gagpo.envs.math.verify.verifier import Verdict, Verifier
 from gagpo.envs.tasks import Task, TaskSet
@@ -36,8 +37,9 @@ class MathEnv(TextEnv):
     because the text after it was written without its result. The episode ends with the first correct answer, after
     ``attempts`` wrong ones, or after ``max_turns`` turns.
 
-    data: ``"generated"``, a preset, a Hugging Face data set, a file, or a mapping
+    data: ``"generated"``, a preset, a Hugging Face data set, a file, a folder, or a mapping
         (:func:`gagpo.envs.math.sources.load`).
+    columns: names of the data's columns, such as ``{"problem": "Q", "answer": "Solution"}``.
     families, levels: of generated problems.
     size, test_size: generated problems in the training split and in each held-out split. Further problems of a split
         are available by id.
@@ -51,7 +53,7 @@ class MathEnv(TextEnv):
     """
 
     splits = problems.SPLITS
-    choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "on_bad_row"}
+    choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "columns", "on_bad_row"}
     has_imperfect = True
     markov_key: ClassVar[MarkovKey] = "state"
 
@@ -62,6 +64,7 @@ class MathEnv(TextEnv):
         expert: bool | str = False,
         render_mode: str | None = None,
         data: str | Mapping[str, object] = "generated",
+        columns: Mapping[str, str] | None = None,
         families: Sequence[str] | str = "all",
         levels: Sequence[int] | int = (1, 2),
         size: int = 2000,
@@ -78,6 +81,9 @@ class MathEnv(TextEnv):
             max_turns = attempts + 8 if tools else attempts
         super().__init__(split, max_turns, expert, render_mode)
         self.data = data if isinstance(data, str) else dict(data)
+        self.columns = checked_columns(columns, FIELDS)
+        if self.columns and self.data == "generated":
+            raise InvalidArgument("columns: generated problems have none; name a file with data=FILE")
         self.families = problems.check_families(families)
         self.levels = problems.check_levels(levels)
         self.size = size
@@ -117,6 +123,12 @@ class MathEnv(TextEnv):
             return frozenset()
         return _GENERATED
 
+    @classmethod
+    def preload(cls, **kwargs: Any) -> None:
+        """Read the data before the pool forks its workers; reading a large data set takes seconds."""
+        if kwargs.get("data", "generated") != "generated":
+            cls(**kwargs)._loaded()
+
     def tasks(self, split: str) -> TaskSet:
         problems.check_split(split)
         if self.data == "generated":
@@ -126,7 +138,7 @@ class MathEnv(TextEnv):
     def _loaded(self) -> LoadedProblems:
         from gagpo.envs.math.sources import load
 
-        return load(self.data, self.on_bad_row)
+        return load(self.data, self.on_bad_row, self.columns)
 
     def begin(self, task: Task) -> Outcome:
         if self.data == "generated":

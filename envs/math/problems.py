@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.envs.division import split_of
 from gagpo.envs.math.calculator import calculate
 from gagpo.envs.math.families import FAMILIES, LEVELS
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
 
 SPLITS = ("train", "validation", "test")
+FIELDS = ("problem", "answer", "choices", "passage", "type", "split")
+"""What a column of a data set can hold."""
 
 _CONTENT = re.compile(r"\d+|[-+*/^=()]")
 _ID = re.compile(rf"({'|'.join(FAMILIES)})-([{LEVELS[0]}-{LEVELS[-1]}])-({'|'.join(SPLITS)})-(\d{{6,9}})", re.ASCII)
@@ -68,14 +71,6 @@ def content_key(text: str) -> str:
     True
     """
     return " ".join(_CONTENT.findall(text))
-
-
-def split_of(key: str) -> str:
-    """The split of a content key: a tenth test, a tenth validation, the rest training."""
-    tenth = int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) % 10
-    if tenth == 0:
-        return "test"
-    return "validation" if tenth == 1 else "train"
 
 
 @functools.lru_cache(maxsize=16_384)

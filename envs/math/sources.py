@@ -1,8 +1,8 @@
-"""Problems from Hugging Face data sets and local JSONL, CSV or Parquet files.
+"""Problems from Hugging Face data sets, and from local files and folders of JSONL, CSV, TSV or Parquet.
 
 A :class:`Source` names the rows, the columns of problem and answer, and the format of the gold answer. Presets are
-sources for common benchmarks. Every row is checked; a bad one raises an error with its row number, or is skipped and
-counted.
+sources for common benchmarks. Every row is checked; a bad one raises an error with its file, row and column, or is
+skipped and counted.
 """
 
 from __future__ import annotations
@@ -14,12 +14,25 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.row_files import (
+    SPLIT_WORDS,
+    SUFFIXES,
+    BadRow,
+    Row,
+    checked_columns,
+    columns_text,
+    file_rows,
+    find_column,
+    folder_rows,
+    folder_splits,
+)
+from gagpo.envs.division import fill_splits, split_of
 from gagpo.envs.math.choices import choice_problem
-from gagpo.envs.math.problems import SPLITS, Problem, check_split, content_key, split_of
-from gagpo.envs.math.tables import BadRow, file_rows, hub_tables
+from gagpo.envs.math.problems import FIELDS, SPLITS, Problem, check_split, content_key
+from gagpo.envs.math.tables import hub_tables, saved_tables
 from gagpo.envs.math.verify.answers import Words, canonical
 from gagpo.envs.math.verify.extract import MAX_ANSWER, extract
 from gagpo.envs.math.verify.verifier import read_gold
@@ -30,17 +43,17 @@ MAX_PROBLEM = 20_000
 MAX_WORDS = 20
 """Longest gold answer in words that is not taken for a worked solution."""
 Gold = Literal["auto", "plain", "hashes", "boxed"]
-_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 
 @dataclass(frozen=True)
 class Source:
     """A source of problems.
 
-    path: a Hugging Face data set (``owner/name``) or a local file.
+    path: a Hugging Face data set (``owner/name``), a local file, or a folder in a layout of Hugging Face data sets.
     config: the data set's configuration, if it has several.
     splits: our split -> the data set's. Without it, splits of equal name; a data set with one split is divided.
     problem, answer: columns; several names separated by ``|`` are tried in order.
+    columns: from :data:`FIELDS` to the data's columns, instead of the usual names.
     gold: format of the answer column: ``plain`` (the answer, or a list of answers), ``hashes`` (after ``####``),
         ``boxed`` (in the last box), or ``auto``: a worked solution with any of these marks or "The answer is", else
         plain.
@@ -54,8 +67,10 @@ class Source:
     problem: str = "problem|question|prompt|query|instruction"
     answer: str = "answer|final_answer|golden|gold|ground_truth|target|solution|output|response"
     gold: Gold = "auto"
+    columns: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        checked_columns(self.columns, FIELDS)
         if self.gold not in get_args(Gold):
             raise InvalidArgument(f"unknown gold format {self.gold!r}; choose from {', '.join(get_args(Gold))}")
         for split in self.splits or {}:
@@ -63,13 +78,26 @@ class Source:
 
     @property
     def is_file(self) -> bool:
-        return Path(self.path).suffix in _SUFFIXES
+        return Path(self.path).suffix in SUFFIXES and not self.is_folder
+
+    @property
+    def is_folder(self) -> bool:
+        return Path(self.path).is_dir()
 
     @property
     def name(self) -> str:
         if self.is_file:
             return Path(self.path).stem.lower()
+        if self.is_folder:
+            return Path(self.path).resolve().name.lower()
         return self.path.split("/")[-1].lower()
+
+    def columns_of(self, field: str) -> tuple[str, ...]:
+        """The columns that may hold a field, in the order in which they are tried."""
+        if self.columns and field in self.columns:
+            return (self.columns[field],)
+        usual = {"problem": self.problem, "answer": self.answer, "type": "type|subject|subfield"}
+        return tuple(usual.get(field, field).split("|"))
 
 
 _TRAIN_AND_TEST = {"train": "train", "test": "test"}
@@ -146,6 +174,17 @@ def _answer_of_solution(text: str) -> str:
     )
 
 
+class LoadedRow(NamedTuple):
+    """A row of the data: its place for messages, and its problem or what is wrong with it.
+
+    split: what its column says; None without one.
+    """
+
+    place: str
+    content: Problem | BadRow
+    split: str | None = None
+
+
 class LoadedProblems:
     """Problems by split, and the bad rows that were skipped.
 
@@ -158,37 +197,50 @@ class LoadedProblems:
         self.skipped: list[str] = []
         self.repeated: list[str] = []
         self.advice = ""
-        self._by_text: dict[str, Problem] = {}
+        self._by_text: dict[str, LoadedRow] = {}
         self._sets: dict[str, TaskSet] = {}
 
-    def add(self, split: str | None, rows: Iterable[Problem | BadRow], path: str, on_bad_row: str) -> None:
-        """Add rows to ``split``, or each to the split of its content; held-out splits must be added first."""
+    def add(self, split: str | None, rows: Iterable[LoadedRow], on_bad_row: str) -> None:
+        """Add rows to ``split``, or each to the split of its column or its content; held-out splits come first."""
+        accepted: list[tuple[str, LoadedRow]] = []
         for row in rows:
-            if isinstance(row, Problem):
-                row = self._checked_answer(row, path)
-            if isinstance(row, BadRow):
+            row = self._checked_answer(row)
+            if isinstance(row.content, BadRow):
                 if on_bad_row == "refuse":
-                    raise row
-                self.skipped.append(str(row))
+                    raise row.content
+                self.skipped.append(str(row.content))
                 continue
-            spelling = " ".join(row.text.split())
+            spelling = " ".join(row.content.text.split())
             if spelling in self._by_text:
-                self.repeated.append(f"{path}, row {int(row.id.rsplit('-', 1)[1])}")
+                self.repeated.append(row.place)
                 continue
-            target = split or split_of(content_key(row.text) or spelling)
-            name, number = row.id.rsplit("-", 1)
-            row = self._by_text[spelling] = replace(row, id=f"{name}-{target}-{number}", split=target)
-            self.problems[target][row.id] = row
+            self._by_text[spelling] = row
+            accepted.append((content_key(row.content.text) or spelling, row))
+        undecided = {key for key, row in accepted if (split or row.split) is None}
+        filled = {row.split for _, row in accepted if row.split}
+        division = fill_splits({key: split_of(key) for key in sorted(undecided)}, SPLITS, filled)
+        for key, row in accepted:
+            assert isinstance(row.content, Problem)
+            name, number = row.content.id.rsplit("-", 1)
+            target = split or row.split or division[key]
+            problem = replace(row.content, id=f"{name}-{target}-{number}", split=target)
+            self.problems[target][problem.id] = problem
 
-    def _checked_answer(self, row: Problem, path: str) -> Problem | BadRow:
+    def _checked_answer(self, row: LoadedRow) -> LoadedRow:
         """``row``, or the error that its problem was added with another answer."""
-        first = self._by_text.get(" ".join(row.text.split()))
-        if first is None or canonical(read_gold(first.answer)) == canonical(read_gold(row.answer)):
+        if not isinstance(row.content, Problem):
             return row
-        return BadRow(
-            f"{path}, row {int(row.id.rsplit('-', 1)[1])}: the answer is {row.answer[:60]!r}, "
-            f"but {first.id} is the same problem with {first.answer[:60]!r}; remove one, or set on_bad_row: skip"
+        first = self._by_text.get(" ".join(row.content.text.split()))
+        if first is None or not isinstance(first.content, Problem):
+            return row
+        answer, first_answer = row.content.answer, first.content.answer
+        if canonical(read_gold(first_answer)) == canonical(read_gold(answer)):
+            return row
+        error = BadRow(
+            f"{row.place}: the answer is {answer[:60]!r}, but {first.place} is the same problem with "
+            f"{first_answer[:60]!r}; remove one, or set on_bad_row: skip"
         )
+        return row._replace(content=error)
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._sets:
@@ -206,33 +258,35 @@ class LoadedProblems:
 Data = str | Mapping[str, object]
 
 
-def load(data: Data, on_bad_row: str = "refuse") -> LoadedProblems:
+def load(data: Data, on_bad_row: str = "refuse", columns: Mapping[str, str] | None = None) -> LoadedProblems:
     """Load all splits of ``data``; cached.
 
     data: one of
 
-        - a preset, a Hugging Face data set (``owner/name``) or a file;
-        - ``preset:path``: a file with the columns of that preset;
+        - a preset, a Hugging Face data set (``owner/name``), a file or a folder;
+        - ``preset:path``: a file or folder with the columns of that preset;
         - a mapping with ``path`` and further fields of :class:`Source`;
         - a mapping from splits to any of these.
 
-        A file without a split is divided by content: a tenth test, a tenth validation, the rest training.
+        A file without a split is divided by its column ``split``, else by content: a tenth test, a tenth validation,
+        the rest training.
     on_bad_row: ``refuse`` (raise :class:`BadRow`) or ``skip`` (and count).
+    columns: from :data:`FIELDS` to the data's columns, instead of the usual names.
     """
     if on_bad_row not in ("refuse", "skip"):
-        raise InvalidArgument(f"on_bad_row is 'refuse' or 'skip', got {on_bad_row!r}")
-    return _load(json.dumps(data, sort_keys=True), on_bad_row)
+        raise InvalidArgument(f"on_bad_row must be 'refuse' or 'skip' (got {on_bad_row!r:.80})")
+    columns = checked_columns(columns, FIELDS)
+    return _load(json.dumps(data, sort_keys=True), on_bad_row, json.dumps(columns, sort_keys=True))
 
 
 @functools.lru_cache(maxsize=8)
-def _load(data: str, on_bad_row: str) -> LoadedProblems:
+def _load(data: str, on_bad_row: str, columns: str) -> LoadedProblems:
     loaded = LoadedProblems()
     for split, source in _parts(json.loads(data)):
-        if source.is_file:
-            loaded.add(split, _check_rows(file_rows(Path(source.path)), source), source.path, on_bad_row)
-        else:
-            for our_split, rows in _hub_splits(source, split):
-                loaded.add(our_split, _check_rows(enumerate(rows, 1), source), source.path, on_bad_row)
+        if columns != "{}":
+            source = replace(source, columns={**(source.columns or {}), **json.loads(columns)})
+        for our_split, rows in _rows_by_split(source, split):
+            loaded.add(our_split, _checked_rows(rows, source), on_bad_row)
     available = [split for split in SPLITS if loaded.problems[split]]
     loaded.advice = f"This data has tasks for: {', '.join(available) or 'no split'}."
     if loaded.skipped:
@@ -268,77 +322,148 @@ def _source(data: object) -> Source:
         return PRESETS[data]
     preset, _, path = str(data).partition(":")
     if path and preset in PRESETS:
-        return replace(PRESETS[preset], path=path, config=None)
-    if isinstance(data, str) and (Path(data).suffix in _SUFFIXES or data.count("/") == 1):
+        # A file has no configurations; a folder of the whole data set has the preset's.
+        return replace(PRESETS[preset], path=path, config=PRESETS[preset].config if Path(path).is_dir() else None)
+    if isinstance(data, str) and (Path(data).suffix in SUFFIXES or Path(data).is_dir() or data.count("/") == 1):
         return Source(data)
     raise InvalidArgument(
         f"no data {data!r}: name a preset ({', '.join(PRESETS)}), a Hugging Face data set as owner/name, "
-        f"or a file that ends in {', '.join(_SUFFIXES)}"
+        f"a folder, or a file that ends in {', '.join(SUFFIXES)}"
     )
 
 
-def _check_rows(rows: Iterable[tuple[int, object]], source: Source) -> Iterator[Problem | BadRow]:
-    for number, row in rows:
+# Rows -----------------------------------------------------------------------------------------------------------------
+
+PlacedRow = tuple[str, int, object]
+"""The place of a row for messages, its number in its split, and its content."""
+
+
+def _checked_rows(rows: Iterable[PlacedRow], source: Source) -> Iterator[LoadedRow]:
+    for place, number, row in rows:
         try:
-            yield _check_row(number, row, source)
+            yield _checked_row(place, number, row, source)
         except (ValueError, RecursionError) as error:
-            yield BadRow(f"{source.path}, row {number}: {error}")
+            yield LoadedRow(place, BadRow(f"{place}: {error}"))
 
 
-def _check_row(number: int, row: object, source: Source) -> Problem:
+def _checked_row(place: str, number: int, row: object, source: Source) -> LoadedRow:
     if isinstance(row, Exception):
         raise row
     if not isinstance(row, Mapping):
         raise InvalidArgument(f"not an object with columns but a {type(row).__name__}")
-    text = _cell(row, source.problem)
+    column, text = _cell(row, source, "problem")
     if not isinstance(text, str) or not text.strip():
-        raise InvalidArgument("the problem is empty")
-    choice = choice_problem(row, text, tuple(source.answer.split("|")))
-    text, gold = choice or (text, gold_of(_cell(row, source.answer), source.gold))
+        raise InvalidArgument(f"column {column!r}: the problem is empty")
+    choice = choice_problem(_with_usual_names(row, source), text, source.columns_of("answer"))
+    column, value = ("", "") if choice else _cell(row, source, "answer")
+    try:
+        text, gold = choice or (text, gold_of(value, source.gold))
+        read_gold(gold)
+    except ValueError as error:
+        raise InvalidArgument(f"column {column!r}: {error}" if column else str(error)) from None
     if len(text) > MAX_PROBLEM:
         raise InvalidArgument(f"the problem is longer than {MAX_PROBLEM} characters")
-    read_gold(gold)
     for name, value in (("problem", text), ("answer", gold)):
         if any("\ud800" <= character <= "\udfff" for character in value):
             raise InvalidArgument(f"the {name} contains a lone surrogate or is not UTF-8; save the file as UTF-8")
-    kinds = (row.get(column) for column in ("type", "subject", "subfield"))
-    kind = next((kind[:80] for kind in kinds if kind and isinstance(kind, str)), source.name)
-    return Problem(f"{source.name}-{number:06d}", "", kind.lower(), text.strip(), gold)
+    problem = Problem(f"{source.name}-{number:06d}", "", _type(row, source), text.strip(), gold)
+    return LoadedRow(place, problem, _split(row, source))
 
 
-def _cell(row: Mapping[str, object], columns: str) -> object:
-    """The first of ``columns`` that is not empty, in any case where none is spelled alike."""
-    lower = {column.strip().lower(): column for column in reversed(list(row)) if isinstance(column, str)}
-    names = columns.split("|")
-    present = [column for column in names if column in row]
-    present += [lower[column.lower()] for column in names if column.lower() in lower]
-    for column in present:
-        if row[column] is not None:
-            return row[column]
-    if present:
-        return row[present[0]]
-    columns_text = ", ".join(map(repr, list(row)[:12]))
-    raise InvalidArgument(
-        f"no column {' or '.join(map(repr, columns.split('|')))}; the row has {columns_text or 'no columns'}"
-    )
+def _type(row: Row, source: Source) -> str:
+    """The type of the task: the first text in its columns, else the name of the data."""
+    if source.columns and "type" in source.columns:
+        _cell(row, source, "type")  # raises for a column that is missing
+    kinds = (row.get(column) for column in source.columns_of("type"))
+    return next((kind[:80] for kind in kinds if kind and isinstance(kind, str)), source.name).lower()
 
 
-def _hub_splits(source: Source, split: str | None) -> Iterator[tuple[str | None, Iterable[object]]]:
-    """The requested splits of a Hugging Face data set with their rows, held-out ones first."""
-    tables = hub_tables(source.path, source.config)
-    names = source.splits or {our_split: our_split for our_split in SPLITS if our_split in tables}
+def _split(row: Row, source: Source) -> str | None:
+    """The split that a row of a file names; None if it names none. Data sets of the hub have splits of their own."""
+    is_named = bool(source.columns and "split" in source.columns)
+    if not is_named and (not source.is_file or find_column(row, ("split",)) is None):
+        return None
+    column, value = _cell(row, source, "split")
+    if value is None or value == "":
+        return None
+    split = SPLIT_WORDS.get(value.strip().lower()) if isinstance(value, str) else None
+    if split is None:
+        raise InvalidArgument(f"column {column!r}: unknown split {value!r:.80}; choose one of {', '.join(SPLITS)}")
+    return split
+
+
+def _with_usual_names(row: Row, source: Source) -> Row:
+    """``row`` with its options and passage under the names that multiple-choice questions have."""
+    mapped = [field for field in ("choices", "passage") if source.columns and field in source.columns]
+    return {**row, **{field: _cell(row, source, field)[1] for field in mapped}} if mapped else row
+
+
+def _cell(row: Row, source: Source, field: str) -> tuple[str, object]:
+    """The column of a field and its value: the first that is not empty."""
+    names = source.columns_of(field)
+    column = find_column(row, names)
+    if column is not None:
+        return column, row[column]
+    advice = "" if source.columns and field in source.columns else f"; name it with columns={{{field}: NAME}}"
+    raise InvalidArgument(f"no column {' or '.join(map(repr, names))}; {columns_text(row)}{advice}")
+
+
+# Splits ---------------------------------------------------------------------------------------------------------------
+
+
+def _rows_by_split(source: Source, split: str | None) -> Iterator[tuple[str | None, Iterable[PlacedRow]]]:
+    """The rows of a source by split (None: not divided yet), held-out splits first."""
+    if source.is_file:
+        path = Path(source.path)
+        yield split, ((f"{path}, row {number}", number, row) for number, row in file_rows(path))
+        return
+    tables = _tables(source)
+    for our_split, name in _chosen_splits(source, split, list(tables)).items():
+        yield our_split, tables[name]
+
+
+def _tables(source: Source) -> dict[str, Iterable[PlacedRow]]:
+    """The rows of a folder or of a Hugging Face data set by the name of their split."""
+    if not source.is_folder:
+        return _placed(hub_tables(source.path, source.config), source.path)
+    saved = saved_tables(Path(source.path))
+    if saved is not None:
+        return _placed(saved, source.path)
+    files = folder_splits(Path(source.path), source.config)
+    return {split or "train": _rows_of_files(paths) for split, paths in files.items()}
+
+
+def _placed(tables: Mapping[str, Iterable[object]], path: str) -> dict[str, Iterable[PlacedRow]]:
+    return {
+        name: [(f"{path}, row {number}", number, row) for number, row in enumerate(rows, 1)]
+        for name, rows in tables.items()
+    }
+
+
+def _rows_of_files(paths: list[Path]) -> Iterator[PlacedRow]:
+    """The rows of several files, numbered through."""
+    first = last = 0
+    previous = None
+    for path, number, row in folder_rows(paths):
+        if path != previous:
+            previous, first = path, last
+        last = first + number
+        yield f"{path}, row {number}", last, row
+
+
+def _chosen_splits(source: Source, split: str | None, available: list[str]) -> dict[str | None, str]:
+    """The splits to read: ours (None: to be divided), held-out ones first, each with the data's name."""
+    alone = available[0] if len(available) == 1 else None
+    names = source.splits or {our_split: our_split for our_split in SPLITS if our_split in available}
     if split is not None:
-        their_split = names.get(split, next(iter(tables)) if len(tables) == 1 else None)
-        if their_split is None:
-            raise InvalidArgument(f"{source.path} has no split {split!r}; it has {', '.join(tables)}")
-        yield split, tables[their_split]
-    elif source.splits is None and len(tables) == 1:
-        yield None, next(iter(tables.values()))
-    else:
-        for our_split in reversed(SPLITS):
-            if our_split in names:
-                if names[our_split] not in tables:
-                    raise InvalidArgument(
-                        f"{source.path} has no split {names[our_split]!r}; it has {', '.join(tables)}"
-                    )
-                yield our_split, tables[names[our_split]]
+        their_split = names.get(split, alone)
+        if their_split not in available:
+            raise InvalidArgument(f"{source.path} has no split {split!r}; it has {', '.join(available)}")
+        return {split: their_split}
+    if alone is not None and (source.is_folder or source.splits is None) and alone not in ("validation", "test"):
+        return {None: alone}
+    chosen: dict[str | None, str] = {name: names[name] for name in reversed(SPLITS) if name in names}
+    for name in chosen.values():
+        if name not in available:
+            raise InvalidArgument(f"{source.path} has no split {name!r}; it has {', '.join(available)}")
+    return chosen

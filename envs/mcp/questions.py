@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictFloat, Stric
 from gagpo.base import regular_file
 from gagpo.base.errors import InvalidArgument, first_line
 from gagpo.base.options import in_words, sentence
+from gagpo.envs.division import divided
 from gagpo.envs.tasks import Task, TaskSet
 
 SPLITS = ("train", "test")
@@ -55,7 +56,7 @@ def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Tool
         lines = [(number, line.decode()) for number, line in regular_file.read_lines(Path(path))]
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"questions {path}: cannot be read ({first_line(error)})") from None
-    tasks: dict[str, list[Task]] = {split: [] for split in SPLITS}
+    tasks: list[Task] = []  # the split is '' where the row has none
     questions: dict[str, ToolQuestion] = {}
     contents: dict[str, int] = {}
     for number, line in lines:
@@ -65,17 +66,16 @@ def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Tool
         if digest in contents:
             raise InvalidArgument(f"{where}: the same as line {contents[digest]}")
         contents[digest] = number
-        split = row.split or ("test" if int(digest, 16) % 5 == 0 else "train")
-        if split not in SPLITS:
-            raise InvalidArgument(f"{where}: unknown split {split!r:.80}; choose from {', '.join(SPLITS)}")
+        if row.split and row.split not in SPLITS:
+            raise InvalidArgument(f"{where}: unknown split {row.split!r:.80}; choose from {', '.join(SPLITS)}")
         name = row.id or digest
         if name in questions:
             raise InvalidArgument(f"{where}: another row has the id {name!r}")
-        tasks[split].append(Task(name, split, "question", digest))
+        tasks.append(Task(name, row.split or "", "question", digest))
         calls = tuple((call.name, call.arguments) for call in row.calls)
         questions[name] = ToolQuestion(row.question, str(row.answer), calls)
-    advice = f"{path} has no such row: add rows, or give them a split"
-    return {split: TaskSet(split, split_tasks, advice) for split, split_tasks in tasks.items()}, questions
+    by_chance = {task.id: "test" if int(task.digest, 16) % 5 == 0 else "train" for task in tasks}
+    return divided(tasks, by_chance, SPLITS, f"{path} has no such row: add rows, or give them a split"), questions
 
 
 def same_answer(gold: str, answer: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +29,8 @@ class ProgramEnv(TextEnv):
 
     command: the program and its arguments, as a list or one line; ``python`` is this interpreter.
     agent: instead of a command, ``module:function``: ``async def play(task, client) -> reward``.
-    tasks: a JSONL file; see :func:`gagpo.envs.program.tasks.read_tasks`.
+    tasks: a file of rows or a folder of such files; see :func:`gagpo.envs.program.tasks.read_tasks`.
+    columns: new names of its columns, such as ``{"question": "Q"}`` for the column ``Q``.
     reward: ``module:function``: ``def reward(task, transcript)``, which returns the reward at the end of the program.
         By default the program reports it.
     max_turns: requests that are answered.
@@ -43,7 +44,7 @@ class ProgramEnv(TextEnv):
     splits: ClassVar[tuple[str, ...]] = SPLITS
     markov_key: ClassVar[MarkovKey | None] = "state"
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"environment", "memory", "timeout"}
-    choosing: ClassVar[frozenset[str]] = frozenset({"tasks"})
+    choosing: ClassVar[frozenset[str]] = frozenset({"tasks", "columns"})
     code_arguments: ClassVar[frozenset[str]] = frozenset({"command", "agent", "reward"})
 
     def __init__(
@@ -57,6 +58,7 @@ class ProgramEnv(TextEnv):
         timeout: float = 600.0,
         memory: int | None = None,
         environment: str | Sequence[str] = (),
+        columns: Mapping[str, str] | None = None,
         **kwargs: Any,
     ):
         super().__init__(max_turns=max_turns, **kwargs)
@@ -81,7 +83,7 @@ class ProgramEnv(TextEnv):
         self.timeout = timeout
         self.environment = named(environment)
         self.concurrency = available_cores()  # each episode starts a program
-        self._tasks, self._rows = read_tasks(tasks)
+        self._tasks, self._rows = read_tasks(tasks, columns)
         # By default the last split is evaluated, so it must not be empty where the other has tasks.
         self.splits = tuple(sorted(SPLITS, key=lambda split: len(self._tasks[split]) > 0))  # type: ignore[misc]
 

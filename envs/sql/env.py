@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.row_files import checked_columns
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.sql.compare import Comparison
 from gagpo.envs.sql.database import Columns, Copy, QueryFailed, Source, columns_of, show
 from gagpo.envs.sql.generate import TYPES, generate_questions
 from gagpo.envs.sql.perturb import NUMBERS
 from gagpo.envs.sql.process import QUERIES
-from gagpo.envs.sql.question import SPLITS, Question
+from gagpo.envs.sql.question import FIELDS, SPLITS, Question
 from gagpo.envs.sql.sources import load_questions
 from gagpo.envs.sql.suite import suite
 from gagpo.envs.tasks import Task, TaskSet
@@ -54,7 +55,9 @@ class SQLEnv(TextEnv):
     query that is right by chance does not pay. Those of generated questions are made so that the usual wrong queries
     fail; those of data files are perturbed copies in which the gold query has other results.
 
-    data: ``"generated"``, or a folder in Spider's or BIRD's format; by default ``$SQL_DATA`` if set, else generated.
+    data: ``"generated"``; a folder in Spider's or BIRD's format; a folder of SQLite files with a table of questions, or
+        that table (:mod:`gagpo.envs.sql.question_tables`). By default ``$SQL_DATA`` if set, else generated.
+    columns: names of the table's columns, such as ``{"question": "Q", "query": "SQL"}``.
     on_bad_row: ``refuse`` or ``skip`` (and count) unusable rows of the data files.
     size, test_size: number of generated questions in the training split, and in each other split.
     types: kinds of generated questions.
@@ -69,7 +72,7 @@ class SQLEnv(TextEnv):
     """
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
-    choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "on_bad_row"}
+    choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "columns", "on_bad_row"}
     has_imperfect: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
     multiline: ClassVar[bool] = True
@@ -87,6 +90,7 @@ class SQLEnv(TextEnv):
         expert: bool | str = False,
         render_mode: str | None = None,
         data: str | Path | None = None,
+        columns: Mapping[str, str] | None = None,
         size: int = 2000,
         test_size: int = 200,
         types: Sequence[str] | str = "all",
@@ -110,6 +114,9 @@ class SQLEnv(TextEnv):
         if tables not in ("listed", "invented"):
             raise InvalidArgument(f"tables must be 'listed' or 'invented', got {tables!r}")
         self.folder = _folder(data)
+        self.columns = checked_columns(columns, FIELDS)
+        if self.columns and self.folder is None:
+            raise InvalidArgument("columns: generated questions have none; name a folder with data=FOLDER")
         self.tables = tables
         self.size = size
         self.test_size = test_size
@@ -144,7 +151,8 @@ class SQLEnv(TextEnv):
         if split not in self.splits:
             raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
         if self.folder is not None:
-            return load_questions(self.folder, split, self.on_bad_row, self.hidden)
+            columns = tuple(sorted(self.columns.items()))
+            return load_questions(self.folder, split, self.on_bad_row, self.hidden, columns)
         training = split == "train"
         size = self.size if training else self.test_size
         return generate_questions(split, size, self.types, self.seed, training and self.tables == "invented")

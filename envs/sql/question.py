@@ -12,6 +12,8 @@ from gagpo.envs.sql.perturb import VERSION
 from gagpo.envs.tasks import Task
 
 SPLITS = ("train", "validation", "test", "unseen")
+FIELDS = ("question", "query", "database", "evidence", "type", "split")
+"""What a column of a table of questions can hold."""
 SUITE_VERSION = 3  # version of the hidden databases of generated questions; part of the digest
 
 

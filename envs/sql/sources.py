@@ -1,4 +1,8 @@
-"""Loads Spider and BIRD in their published layouts: JSON questions next to folders of SQLite files."""
+"""Loads questions about SQLite files: Spider and BIRD in their layouts, or a folder with a table of questions.
+
+The published layouts have JSON questions next to folders of SQLite files; see :mod:`gagpo.envs.sql.question_tables` for
+the folder.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.row_files import renamed
+from gagpo.envs.sql import question_tables
 from gagpo.envs.sql.database import BadDatabase
 from gagpo.envs.sql.golds import BadSource, check_golds
 from gagpo.envs.sql.journals import with_log
@@ -32,26 +39,39 @@ log = logging.getLogger(__name__)
 _PLAIN = re.compile(r"[A-Za-z0-9_. &()-]{1,100}", re.ASCII)
 
 
+_KEYS = {"database": "db_id", "type": "difficulty"}
+"""Keys of the published layouts where they differ from ours."""
+
+
 @functools.lru_cache(maxsize=16)
 def load_questions(
-    folder: Path, split: str, on_bad_row: str = "refuse", hidden: int = 0
+    folder: Path,
+    split: str,
+    on_bad_row: str = "refuse",
+    hidden: int = 0,
+    columns: tuple[tuple[str, str], ...] = (),
 ) -> tuple[TaskSet, dict[str, Question]]:
     """The questions of a split, after running their gold queries.
 
-    Both formats have the keys ``question`` and ``db_id``, and the query in ``query`` or ``SQL``.
+    Spider and BIRD have the keys ``question`` and ``db_id``, and the query in ``query`` or ``SQL``.
 
+    folder: of the questions and the databases, or a file of questions in that folder.
     on_bad_row: ``refuse`` (raise :class:`BadSource`) or ``skip`` (and count).
     hidden: maximum number of hidden databases for a question. Logs a warning with the questions that have none.
+    columns: pairs of one of :data:`gagpo.envs.sql.question.FIELDS` and the name of its column.
     """
     files, roots = LAYOUT[split]
     path = next((folder / name for name in files if (folder / name).is_file()), None)
-    if path is None:
-        if not any((folder / name).is_file() for names, _ in LAYOUT.values() for name in names):
-            raise BadSource(f"{folder}: neither Spider nor BIRD; expected {' or '.join(LAYOUT['train'][0])}")
+    if path is not None:
+        rows = _questions(path, [folder / root for root in roots], split, dict(columns))
+    elif any((folder / name).is_file() for names, _ in LAYOUT.values() for name in names):
         return TaskSet(split, [], advice=f"{folder} has no {' or '.join(files) or 'such split'}."), {}
+    else:
+        path = folder
+        rows = iter(question_tables.read(folder, columns).get(split, ()))
     questions: dict[str, Question] = {}
     skipped: list[BadSource] = []
-    for row in check_golds(_questions(path, [folder / root for root in roots], split), hidden):
+    for row in check_golds(rows, hidden):
         if isinstance(row, Question):
             questions[row.id] = row
         elif on_bad_row == "refuse":
@@ -63,7 +83,8 @@ def load_questions(
     unchanged = [question for question in questions.values() if hidden and not question.copies]
     if unchanged:
         _warn_of(unchanged, path)
-    return TaskSet(split, [question.task() for question in questions.values()]), questions
+    advice = f"{folder} has no questions in it: add rows, or name a split in the column 'split'."
+    return TaskSet(split, [question.task() for question in questions.values()], advice), questions
 
 
 def _warn_of(questions: list[Question], path: Path) -> None:
@@ -77,7 +98,9 @@ def _warn_of(questions: list[Question], path: Path) -> None:
     )
 
 
-def _questions(path: Path, roots: list[Path], split: str) -> Iterator[tuple[str, Question] | BadSource]:
+def _questions(
+    path: Path, roots: list[Path], split: str, columns: dict[str, str]
+) -> Iterator[tuple[str, Question] | BadSource]:
     """Each distinct row with its place, for messages, or what is wrong with it."""
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
@@ -91,6 +114,7 @@ def _questions(path: Path, roots: list[Path], split: str) -> Iterator[tuple[str,
     for number, record in enumerate(records):
         place = f"{path}, row {number}"
         try:
+            record = _with_usual_keys(record, columns, place)
             question = _question(record, place, roots, f"{split}-{number:06d}", split)
         except BadSource as error:
             yield error
@@ -99,6 +123,16 @@ def _questions(path: Path, roots: list[Path], split: str) -> Iterator[tuple[str,
         if content not in contents:
             contents.add(content)
             yield place, question
+
+
+def _with_usual_keys(record: Any, columns: dict[str, str], place: str) -> Any:
+    """``record`` with the keys of the published layouts where ``columns`` names others."""
+    if not columns or not isinstance(record, dict):
+        return record
+    try:
+        return renamed(record, {_KEYS.get(name, name): column for name, column in columns.items()})
+    except InvalidArgument as error:
+        raise BadSource(f"{place}: {error}") from None
 
 
 def _question(record: Any, place: str, roots: list[Path], name: str, split: str) -> Question:

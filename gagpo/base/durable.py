@@ -39,6 +39,8 @@ def replacing(path: Path, flushed: bool = True) -> Iterator[Path]:
 def replacing_folder(folder: Path, flushed: bool = True, within: Path | None = None) -> Iterator[Path]:
     """A temporary folder to fill; at the end it replaces ``folder``, which is whole or absent at any time.
 
+    Its files have the permissions of newly created ones.
+
     flushed: see :func:`replacing`.
     within: where the temporary folder is made, on the same disk; by default next to ``folder``.
     """
@@ -47,7 +49,7 @@ def replacing_folder(folder: Path, flushed: bool = True, within: Path | None = N
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=place))
     try:
         yield temporary
-        temporary.chmod(0o755)  # mkdtemp lets only this user read it
+        make_readable(temporary)
         if flushed:
             for path in [*temporary.rglob("*"), temporary]:
                 flush(path)
@@ -60,6 +62,30 @@ def replacing_folder(folder: Path, flushed: bool = True, within: Path | None = N
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def make_readable(folder: Path) -> None:
+    """Give a folder and what is in it the permissions that the umask gives to new files: usually 755 and 644.
+
+    ``mkdtemp`` and the writer of safetensors let only this user read what they create.
+    """
+    mask = _umask()
+    for path in [folder, *folder.rglob("*")]:
+        if path.is_symlink():
+            continue
+        executable = 0o111 if path.is_dir() else path.stat().st_mode & 0o111
+        path.chmod((0o666 | executable) & ~mask)
+
+
+def _umask() -> int:
+    """The umask of this process. ``os.umask`` would have to set it, which other threads would notice."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return int(next(line for line in status.splitlines() if line.startswith("Umask:")).split()[1], 8)
+    except (OSError, StopIteration, ValueError):  # not Linux
+        mask = os.umask(0o077)
+        os.umask(mask)
+        return mask
 
 
 def write_text(path: Path, text: str) -> None:

@@ -24,7 +24,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --engine vllm --dtype bfloat16"),
     "profile": ("gagpo profile alfworld-quickstart", "gagpo profile mine.yaml training.dtype=bfloat16 --iterations 5"),
-    "export": ("gagpo export runs/alfworld-quickstart@best model", "gagpo export episodes.jsonl talk.jsonl"),
+    "export": (
+        "gagpo export runs/alfworld-quickstart@best model",
+        "gagpo export runs/alfworld-quickstart --push OWNER/NAME",
+    ),
     "serve": ("gagpo serve gagpo/ALFWorld-v0 --port 8000", "gagpo serve gagpo/WebShop-v0 -k products=200"),
     "models": ("gagpo models get smollm2-135m", "gagpo models get other-model.Q8_0.gguf --to models/other"),
     "new": ("gagpo new mine.yaml --like alfworld-small", "gagpo new walk"),

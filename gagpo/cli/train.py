@@ -6,8 +6,10 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +19,7 @@ from gagpo.cli.options import Json, Kwargs, Quiet, TrustRemoteCode, print_json, 
 if TYPE_CHECKING:
     from gagpo.distributed.ranks import Ranks
     from gagpo.eval.results import EvalResult
+    from gagpo.interop.hub import Repository
     from gagpo.runs.run_folder import RunFolder
     from gagpo.training.events import Event, Report
 
@@ -201,23 +204,59 @@ def sft(
 
 def export(
     source: Annotated[str, typer.Argument(help="A run (RUN, RUN@ITERATION), or a file of episodes or a journal.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    out: Annotated[Path | None, typer.Argument(help="Folder to write; with --push not needed.")] = None,
     adapter: Annotated[bool, typer.Option("--adapter", help="Of a run: only the adapter, in peft's format.")] = False,
+    licence: Annotated[
+        str | None, typer.Option("--license", help="Licence in the model card; by default the base model's.")
+    ] = None,
+    push: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", help="Upload the model, or an exported folder, to the hub.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
     trust_remote_code: TrustRemoteCode = False,
     as_json: Json = False,
 ) -> None:
     """Write a run's model as a Hugging Face folder with a card, or successful episodes as conversations for SFT."""
+    from gagpo.base.errors import InvalidArgument
+    from gagpo.interop import hub
+    from gagpo.interop.export import export as write
     from gagpo.training import export as models
 
-    if models.names_a_run(source):
-        folder = models.export(source, out, adapter, trust_remote_code)
-        say(f"{'adapter' if adapter else 'model'} folder: {folder}")
+    is_folder = hub.is_exported(Path(source))
+    if push is None and (out is None or private):
+        raise InvalidArgument(
+            "--private is for --push" if private else "name the folder to write, or --push OWNER/NAME"
+        )
+    if push is not None and not models.names_a_run(source):
+        raise InvalidArgument(f"--push is for a run or an exported model (got {source!r:.80})")
+    if not models.names_a_run(source):
+        assert out is not None
+        count = write(Path(source), out, trust_remote_code)
+        say(f"{count} episodes: {out}")
         if as_json:
-            print_json({"folder": str(folder)})
+            print_json({"episodes": count, "path": str(out)})
         return
-    from gagpo.interop.export import export as write
-
-    count = write(Path(source), out, trust_remote_code)
-    say(f"{count} episodes: {out}")
+    repository = None if push is None else hub.open_repository(push, private)
+    with ExitStack() as stack:
+        folder = Path(source)
+        if not (is_folder and repository):
+            target = out or Path(stack.enter_context(TemporaryDirectory(prefix="gagpo-export-"))) / "model"
+            folder = models.export(source, target, adapter, trust_remote_code, licence)
+        if out is not None:
+            say(f"{'adapter' if adapter else 'model'} folder: {folder}")
+        address = None if repository is None else _pushed(folder, repository, out)
     if as_json:
-        print_json({"episodes": count, "path": str(out)})
+        print_json({"folder": None if out is None else str(out), "url": address})
+
+
+def _pushed(folder: Path, repository: Repository, out: Path | None) -> str:
+    """Upload the folder, and say where it is; an error names the command that tries again."""
+    from gagpo.interop import hub
+
+    try:
+        address = hub.push(folder, repository)
+    except hub.PushError as error:
+        again = "" if out is None else f"; to try again: gagpo export {quote(str(out))} --push {repository.name}"
+        raise hub.PushError(f"{error}{again}") from None
+    say(f"uploaded: {address}")
+    return address

@@ -102,8 +102,8 @@ class ContextSettings(Options):
 
     prompt: Annotated[Prompt, BeforeValidator(_read_prompt)] = Field(
         default_factory=lambda: find_prompt("plain"),
-        description="a shipped prompt (plain by default, tags, whole, tools, think-act), a YAML file, or its keys; a "
-        "run records the content",
+        description="a shipped prompt (plain by default, tags, action, whole, tools, think-act), a YAML file, or its "
+        "keys; a run records the content",
     )
     history: History = Field("full", description="full, or the number of earlier turns in the prompt")
     admissible: bool = Field(False, description="list the admissible actions in the prompt")

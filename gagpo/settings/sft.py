@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
+from gagpo.base.row_files import checked_columns
 
 
 class SftModelSettings(Options):
@@ -30,16 +32,33 @@ class SftModelSettings(Options):
         return self
 
 
+DATA_FIELDS = ("messages", "prompt", "completion", "system", "tools")
+"""What a column of a file of demonstrations can hold."""
+
+
+def _data_file(value: str | dict[str, Any]) -> str | dict[str, Any]:
+    """Check the path and the columns of a file of demonstrations."""
+    if isinstance(value, str):
+        return value
+    unknown = next((key for key in value if key not in ("path", "columns")), None)
+    if unknown is not None:
+        raise InvalidArgument(f"unknown key {unknown!r:.80}; choose path or columns")
+    if not isinstance(value.get("path"), str):
+        raise InvalidArgument(f"path must be the name of a file (got {value.get('path')!r:.80})")
+    return {**value, "columns": checked_columns(value.get("columns"), DATA_FIELDS)}
+
+
 class SftSettings(Options):
     """Supervised fine-tuning on demonstrations: the expert's, those of a file, or the best random episodes."""
 
     base_model: str | None = Field(
         None, description="model to start from, with its tokenizer; absent: a new small model"
     )
-    data: str | None = Field(
+    data: Annotated[str | dict[str, Any], AfterValidator(_data_file)] | None = Field(
         None,
-        description="file of demonstrations: episodes, of which the successful ones are imitated, or conversations in "
-        "the messages form; absent: run the environment's expert",
+        description="file of demonstrations: episodes, of which the successful ones are imitated, or conversations "
+        "(JSONL, CSV or Parquet); {path: FILE, columns: {prompt: NAME, completion: NAME}} names its columns; absent: "
+        "run the environment's expert",
     )
     episodes: int = Field(3000, ge=1, description="maximum number of demonstrations")
     noise: float = Field(
@@ -77,6 +96,18 @@ class SftSettings(Options):
     )
     seed: int = Field(1, description="seed of the model, the demonstrations and their order")
     model: SftModelSettings = SftModelSettings()
+
+    @property
+    def data_path(self) -> Path | None:
+        """The file of demonstrations."""
+        if self.data is None:
+            return None
+        return Path(self.data if isinstance(self.data, str) else self.data["path"])
+
+    @property
+    def data_columns(self) -> dict[str, str]:
+        """Fields of a conversation, each with the name of its column."""
+        return {} if self.data is None or isinstance(self.data, str) else self.data["columns"]
 
     @model_validator(mode="after")
     def _require_consistent(self) -> SftSettings:

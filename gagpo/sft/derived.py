@@ -27,6 +27,8 @@ PRETRAINED_RATE = 2e-4  # for all weights of a pretrained model of PRETRAINED_PA
 ADAPTER_RATE = 1e-3  # and for an adapter of one; larger models take smaller steps
 PRETRAINED_PARAMETERS = 1.35e8
 COVERED_WORDS = 0.995  # fraction of all words that are in the vocabulary
+POSITIONS = "max_position_embeddings"
+"""In what was derived: the context of a new model, which no key sets."""
 _WORD = re.compile(r"\w+|[^\w\s]+")
 
 
@@ -120,8 +122,9 @@ def resolved(settings: RunSettings, parameters: int) -> RunSettings:
 
 
 def words(derived: Mapping[str, Value]) -> str:
-    """What was derived, in one line."""
-    return "derived: " + ", ".join(f"{key}={value}" for key, value in derived.items())
+    """What was derived, in one line: the keys as they are typed, then what has no key."""
+    text = "derived: " + ", ".join(f"{key}={value}" for key, value in derived.items() if key != POSITIONS)
+    return text + (f"; the model reads at most {derived[POSITIONS]} tokens" if POSITIONS in derived else "")
 
 
 def _multiple(count: int, of: int = 64) -> int:

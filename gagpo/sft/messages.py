@@ -1,4 +1,4 @@
-"""Demonstrations from a file of conversations in the common ``messages`` form, one JSON object per line.
+"""Demonstrations from a file of conversations, which :mod:`gagpo.sft.conversation_files` reads as ``messages``.
 
 A row holds ``messages``, each with ``role`` and ``content``, and may hold ``tools`` (their JSON schemas). Assistant
 messages may call tools (``tool_calls``), and messages of the role ``tool`` answer them. Assistant messages are
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from transformers import PreTrainedTokenizerBase
 from gagpo.agents.encoding import THOUGHT, TextEncoder
 from gagpo.agents.engines.base import end_of_response
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.regular_file import open_bytes
 from gagpo.data import Episode, Turn
+from gagpo.sft.conversation_files import conversations
 
 ROLES = ("system", "user", "assistant", "tool")
 WEIGHTS = ("weight", "train", "loss")
@@ -46,15 +46,22 @@ CHANNEL_END = "<|end|>"
 Message = Mapping[str, Any]
 
 
-def read_messages(path: Path, tokenizer: PreTrainedTokenizerBase, max_conversations: int) -> list[Episode]:
-    """At most ``most`` conversations of the file as episodes with token ids; a turn is an assistant message.
+def read_messages(
+    path: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    max_conversations: int,
+    columns: Mapping[str, str] | None = None,
+) -> list[Episode]:
+    """At most ``max_conversations`` of the file as episodes with token ids; a turn is an assistant message.
 
-    Raises: InvalidArgument naming file, line and key of the first row that is wrong.
+    columns: fields such as ``prompt``, each with the name of its column.
+
+    Raises: InvalidArgument naming file, row and key of the first row that is wrong.
     """
     encoder = TextEncoder(tokenizer)
     end_tokens = _EndTokens(tokenizer)
     episodes: list[Episode] = []
-    for number, row in rows_of(path):
+    for place, row in conversations(path, columns or {}):
         if len(episodes) == max_conversations:
             break
         try:
@@ -62,33 +69,12 @@ def read_messages(path: Path, tokenizer: PreTrainedTokenizerBase, max_conversati
             if defect:
                 raise InvalidArgument(defect)
             messages, tools = _checked(row)
-            episodes.append(_episode(messages, tools, encoder, end_tokens, f"line {number}"))
+            episodes.append(_episode(messages, tools, encoder, end_tokens, place.rpartition(", ")[2]))
         except InvalidArgument as error:
-            raise InvalidArgument(f"{path}, line {number}: {error}") from None
+            raise InvalidArgument(f"{place}: {error}") from None
     if not episodes:
         raise InvalidArgument(f"{path} holds no conversations")
     return episodes
-
-
-def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number and the object of every line that is not blank.
-
-    Raises: InvalidArgument naming a line that is not an object.
-    """
-    try:
-        with open_bytes(path) as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise InvalidArgument(f"{path}, line {number}: not JSON ({error})") from None
-                if not isinstance(row, dict):
-                    raise InvalidArgument(f"{path}, line {number}: must be an object, got {row!r:.40}")
-                yield number, row
-    except OSError as error:
-        raise InvalidArgument(f"sft.data={path} cannot be read ({error.strerror})") from None
 
 
 def encoding_defect(value: object) -> str:

@@ -23,11 +23,12 @@ from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, recipe, require_same_recipe
 from gagpo.settings.resolve import take_derived_values
+from gagpo.sft.conversation_files import holds_conversations
 from gagpo.sft.demonstrations import Demonstrations, action_format_of, demonstrations, environment_of, of_file, sft_of
-from gagpo.sft.derived import TokenLengths, derived_shape, rate_of, resolved, vocabulary_of, words
+from gagpo.sft.derived import POSITIONS, TokenLengths, derived_shape, rate_of, resolved, vocabulary_of, words
 from gagpo.sft.evaluator import Report, SftEvaluator, SuccessTarget, success_target
 from gagpo.sft.fit import FitCallbacks, fit
-from gagpo.sft.messages import read_messages, rows_of
+from gagpo.sft.messages import read_messages
 from gagpo.sft.rows import PROMPT, SKIPPED, LabelledRow, store_rows, stored_rows, tokenized_rows
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
@@ -145,7 +146,7 @@ def _make(settings: RunSettings, work: Path, files: Mapping[str, str], quiet: bo
         derived["sft.mistake_rate"] = demonstrations_of[0][1].mistakes
     if base is None:
         sizes = {"num_layers": shape.layers, "hidden_size": shape.width, "vocab_size": shape.vocabulary}
-        derived |= {f"sft.model.{name}": size for name, size in {**sizes, "context": shape.context}.items()}
+        derived |= {f"sft.model.{name}": size for name, size in sizes.items()} | {POSITIONS: shape.context}
     limit = int(getattr(model.config, "max_position_embeddings", shape.context))
     save_folder(model, tokenizer, work / "start", files)
     progress = {"derived": derived, "expected": asdict(target) if target else None}
@@ -163,17 +164,35 @@ def demonstrations_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase 
 
     Raises: InvalidArgument for a file that cannot be used.
     """
-    data = sft_of(settings).data
-    if data is None:
+    sft_settings = sft_of(settings)
+    path = sft_settings.data_path
+    if path is None:
+        _require_thoughts(settings, [])  # no expert writes any
         return demonstrations(settings, quiet)
-    path = Path(data)
-    if "messages" not in next((row for _, row in rows_of(path)), {}):
-        return of_file(settings, path)
+    if not holds_conversations(path, sft_settings.data_columns):
+        of_episodes = of_file(settings, path)
+        _require_thoughts(settings, of_episodes.episodes)
+        return of_episodes
     if tokenizer is None:
         raise InvalidArgument(
             f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base_model"
         )
-    return Demonstrations(read_messages(path, tokenizer, sft_of(settings).episodes), mistakes=0.0, tokenized=True)
+    episodes = read_messages(path, tokenizer, sft_settings.episodes, sft_settings.data_columns)
+    return Demonstrations(episodes, mistakes=0.0, tokenized=True)
+
+
+def _require_thoughts(settings: RunSettings, episodes: list[Episode]) -> None:
+    """Raise :class:`SettingsError` if the prompt asks for thoughts that no demonstration has.
+
+    The model would learn to ignore a part of every prompt.
+    """
+    prompt = settings.only_environment.context.prompt
+    has_thoughts = any("<think>" in turn.response for episode in episodes for turn in episode.turns)
+    if prompt.asks_for_thoughts and not has_thoughts:
+        raise SettingsError(
+            f"the prompt {prompt.name or 'of the settings'} asks for <think>, but no demonstration contains a thought; "
+            "set context.prompt=action, or give sft.data with thoughts"
+        )
 
 
 def settings_per_environment(settings: RunSettings) -> list[RunSettings]:

@@ -1,10 +1,12 @@
 """Prompts are files: what the shipped ones write, what is refused, and what a run records of them."""
 
 import hashlib
+import itertools
 import json
 
 import pytest
 
+from gagpo.agents.preview import make_with_expert
 from gagpo.agents.prompts import Prompt, find_prompt, shipped_prompts
 from gagpo.agents.setup import make_context
 from gagpo.base.core_schema import parse_yaml
@@ -34,14 +36,25 @@ def written(name, instructions, actions):
     return found
 
 
-def test_the_shipped_prompts_write_the_same_bytes_as_ever():
-    """The digest is of what the code wrote before prompts were files: recorded results stay comparable."""
+def digest_of(*names):
+    """How many texts the prompts write, and their digest."""
     found = {}
-    for name in ("plain", "tags", "whole", "tools"):
+    for name in names:
         for instructions in ("", "Walk {a}."):
             for actions in ((), ("left", "right {0}")):
                 found |= written(name, instructions, actions)
-    assert len(found) == 224
+    return found, hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+
+def test_plain_writes_the_same_bytes_as_ever():
+    """The shipped models were trained with it: recorded results stay comparable."""
+    found, digest = digest_of("plain")
+    assert len(found) == 56
+    assert digest == "3c92843108d0a32fe5568133bb1a2416a4b1ab5832b8bcfca5be5dfd0c5dbc8b"
+
+
+def test_the_other_prompts_change_only_on_purpose():
+    found, digest = digest_of("plain", "tags", "whole", "tools", "action")
     assert found["tags|Walk {a}.|a|first"] == (
         f"Walk {{a}}.\n\nYou stand at 3.\nGo to door 1.\nAdmissible actions: left, right {{0}}.\n\n{ASK}"
     )
@@ -49,8 +62,92 @@ def test_the_shipped_prompts_write_the_same_bytes_as_ever():
         "Walk {a}.\n\nYou stand at 3.\nGo to door 1.\n\nThe latest observations and calls, of 3:\n"
         "Nothing\n\nhappens.\n> query: a\nb\nYou stand at 1."
     )
-    digest = hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
-    assert digest == "70be4462c997cbcbd02c52f5be02a73c1d77d8f572931b1715f47d854d92bec1"
+    assert found["tags|Walk {a}.||window1,0"] == found["tags|Walk {a}.||first"]
+    assert found["tags|Walk {a}.||window1,1"] == (
+        "Walk {a}.\n\nActions so far: 1. The latest observations and actions:\nYou stand at 3.\nGo to door 1.\n"
+        f"> left\n\nNow you see:\n  {{x}} spaced \n\n\n{ASK}"
+    )
+    assert digest == "14c76334cc1bfe52870f470715aab8547d01c4067a740f042cdf5f71719ef7a7"
+
+
+# Empty sections -------------------------------------------------------------------------------------------------------
+
+ENVIRONMENTS = {
+    "gagpo/ALFWorld-v0": {"counts": {"train": 2, "valid_seen": 0, "valid_unseen": 0}},
+    "gagpo/WebShop-v0": {"products": 50},
+    "gagpo/Math-v0": {"size": 20, "levels": 4},
+    "gagpo/SQL-v0": {"size": 4, "test_size": 4},
+    "gagpo/Storeroom-v0": {},
+    "gagpo.envs.testing:gagpo-test/Corridor-v0": {},
+    "reasoning_gym:leg_counting": {"tasks": {"train": "0-9"}},
+}
+PREVIEWED = 4  # turns
+
+
+def episode_of(name, kwargs):
+    """The instructions of an environment, and the observation and admissible actions of the first turns."""
+    if name.startswith("reasoning_gym"):
+        pytest.importorskip("reasoning_gym")
+    env = make_with_expert(name, kwargs)
+    try:
+        observation, info = env.reset(seed=0, options={"task": env.tasks(env.splits[0]).ids[0]})
+        turns, shown = [], [(observation, info.get("admissible_actions") or ())]
+        for number in range(PREVIEWED - 1):
+            # An invalid action keeps the episode alive, and is a case of its own.
+            action = info.get("expert_action") if number == 1 else "nonsense"
+            turns.append(Turn(observation, action or "", action or ""))
+            observation, _, terminated, truncated, info = env.step(action or "")
+            shown.append((observation, info.get("admissible_actions") or ()))
+            if terminated or truncated:
+                break
+        return str(env.instructions), turns, shown
+    finally:
+        env.close()
+
+
+def empty_section(text, observations=()):
+    """The first line, outside the observations, that ends with a colon and has nothing below it; '' without one."""
+    exempt = {line for observation in observations for line in observation.splitlines()}
+    lines = text.splitlines()
+    for line, following in itertools.zip_longest(lines, lines[1:], fillvalue=""):
+        if line.endswith(":") and not following.strip() and line not in exempt:
+            return line
+    return ""
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_no_prompt_has_an_empty_section_in_any_environment(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
+    instructions, turns, shown = episode_of(name, ENVIRONMENTS[name])
+    observations = [observation for observation, _ in shown]
+    has_blank_lines = any("\n\n\n" in text or text.endswith("\n") for text in observations)
+    for label in shipped_prompts():
+        prompt = find_prompt(label)
+        for done, (observation, actions) in enumerate(shown):
+            for listed in ((), actions):
+                texts = [
+                    prompt.window_text(instructions, turns[:done], observation, listed, width) for width in range(4)
+                ]
+                if done:
+                    texts.append(prompt.turn_text(instructions, turns[:done], observation, listed))
+                else:
+                    texts.append(prompt.first_text(instructions, observation, listed))
+                for text in texts:
+                    assert not empty_section(text, [instructions, *observations]), (label, done, text)
+                    assert observation.strip() in text, (label, done)
+                    assert has_blank_lines or "\n\n\n" not in text, (label, done, text)
+
+
+def test_the_check_of_empty_sections_finds_one():
+    assert empty_section("Your task:\n\n\nYou took 0. Latest:\na") == "Your task:"
+    assert empty_section("Your task:\na\n\nYou took 3. Latest:\n") == "You took 3. Latest:"
+    assert empty_section("Your task:\na\n\nYou took 3. Latest:\nb") == ""
+    assert empty_section("A sign:\n\nb", ["A sign:\n\nb"]) == ""
+
+
+def test_thoughts_are_asked_for_by_name():
+    asking = {name for name in shipped_prompts() if find_prompt(name).asks_for_thoughts}
+    assert asking == {"tags", "think-act"}
 
 
 def test_a_prompt_needs_no_code(tiny):
@@ -94,7 +191,9 @@ def test_errors_name_file_key_and_remedy(text, tmp_path):
     with pytest.raises(InvalidArgument) as error:
         find_prompt(str(tmp_path / "mine.yaml"))
     assert "mine" in str(error.value) and WRONG[text] in str(error.value) and "\n" not in str(error.value)
-    with pytest.raises(InvalidArgument, match=r"unknown prompt 'tagz'; choose one of plain, tags, .*, or a YAML file"):
+    with pytest.raises(
+        InvalidArgument, match=r"unknown prompt 'tagz'; choose one of action, plain, tags, .*, or a YAML file"
+    ):
         find_prompt("tagz")
 
 

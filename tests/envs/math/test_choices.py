@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from gagpo.base.row_files import BadRow
 from gagpo.envs.math.env import MathEnv
 from gagpo.envs.math.sources import load
-from gagpo.envs.math.tables import BadRow
 from gagpo.envs.math.verify.verifier import Verifier
 
 FOUR = "\n(A) a\n(B) b\n(C) c\n(D) d"

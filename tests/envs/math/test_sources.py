@@ -9,10 +9,10 @@ import datasets
 import pytest
 from datasets.naming import camelcase_to_snakecase, filename_prefix_for_split
 
+from gagpo.base.row_files import DataMissing
 from gagpo.envs.math import sources, tables
 from gagpo.envs.math.problems import SPLITS
 from gagpo.envs.math.sources import PRESETS, Source, gold_of, load
-from gagpo.envs.math.tables import DataMissing
 from gagpo.envs.math.verify.pool import VerifyPool
 from gagpo.envs.math.verify.verifier import Verifier
 from gagpo.envs.tasks import EmptySplit

@@ -8,8 +8,11 @@ import random
 import datasets
 import pytest
 
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.row_files import BadRow
+from gagpo.envs.math.env import MathEnv
 from gagpo.envs.math.sources import load
-from gagpo.envs.math.tables import BadRow
+from gagpo.eval.models import evaluate
 from tests.envs.math.test_sources import write
 
 
@@ -91,13 +94,13 @@ NAIVE = '{"Problem": "naïve?", "Answer": "1"}\n'
     ("name", "content", "place"),
     [
         ("a.csv", 'problem,answer\n?,1\n"' + "x" * 200_000 + '",2\n', "row 2: after line 2: not CSV"),
-        ("a.csv", f"problem,answer\n?,{LONG}\n", "row 1: the answer is longer than"),
+        ("a.csv", f"problem,answer\n?,{LONG}\n", "row 1: column 'answer': the answer is longer than"),
         ("a.jsonl", f'{{"problem": "?", "answer": {LONG}}}\n', "row 1: not a JSON object"),
         ("a.json", f'[{{"problem": "?", "answer": {LONG}}}]', "not a JSON array"),
         ("a.json", "[" * 100_000, "not a JSON array"),
         ("a.jsonl", '{"problem": "?", "answer": ' + "[" * 900 + "1" + "]" * 900 + "}\n", "row 1: "),
         ("a.jsonl", '{"problem": "?", "answer": ' + "1" + "0" * 4_000 + "}\n", "row 1: "),
-        ("a.jsonl", '{"problem": "?", "answer": 1e999}\n', "row 1: the answer is inf"),
+        ("a.jsonl", '{"problem": "?", "answer": 1e999}\n', "row 1: column 'answer': the answer is inf"),
         ("a.jsonl", '{"problem": "\\ud800?", "answer": 1}\n', "row 1: the problem contains a lone surrogate"),
     ],
 )
@@ -124,7 +127,7 @@ def test_a_byte_order_mark_and_capitals_are_read_and_a_row_that_is_not_utf8_is_r
 def test_one_problem_with_two_answers_is_a_bad_row(tmp_path):
     rows = [{"problem": "How many?", "answer": answer} for answer in ("2", "2.0", "3")]
     path = write(tmp_path / "twice.jsonl", rows)
-    with pytest.raises(BadRow, match=r"twice\.jsonl, row 3: the answer is '3', but twice-test-000001 is .* '2'"):
+    with pytest.raises(BadRow, match=r"twice\.jsonl, row 3: the answer is '3', but .*jsonl, row 1 is .* '2'"):
         load({"test": path})
     loaded = load({"test": path}, on_bad_row="skip")
     assert len(loaded.tasks("test")) == len(loaded.repeated) == len(loaded.skipped) == 1
@@ -153,3 +156,85 @@ def test_damaged_files_are_read_or_named(suffix, tmp_path):
             named += 1
             assert path.name in str(error) and "\n" not in str(error)
     assert named
+
+
+# Data of one's own ----------------------------------------------------------------------------------------------------
+
+TEN = [{"Q": f"What is {n} + 7?", "Solution": f"It is \\boxed{{{n + 7}}}.", "Level": "easy"} for n in range(10)]
+COLUMNS = {"problem": "Q", "answer": "Solution", "type": "Level"}
+
+
+def test_ten_rows_with_other_columns_make_tasks_of_every_split(tmp_path):
+    with (tmp_path / "sums.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, list(TEN[0]), delimiter=";")
+        writer.writeheader()
+        writer.writerows(TEN)
+    env = MathEnv(data=str(tmp_path / "sums.csv"), columns=COLUMNS, split="test", expert=True)
+    sizes = {split: len(env.tasks(split)) for split in env.splits}
+    assert sum(sizes.values()) == 10 and min(sizes.values()) == 1 and env.default_split() == "test"
+    _, info = env.reset(seed=0)
+    assert info["task_type"] == "easy" and env.step(info["expert_action"])[4]["success"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"problem": "Q", "answer": "Sol"}, "row 1: no column 'Sol'; the row has 'Q', 'Solution', 'Level'$"),
+        ({"problem": "Q"}, r"row 1: no column 'answer'.* 'Level'; name it with columns={answer: NAME}"),
+        ({**COLUMNS, "split": "Level"}, "row 1: column 'Level': unknown split 'easy'; choose one of train, validation"),
+    ],
+)
+def test_a_wrong_column_is_named_with_the_columns_that_exist(tmp_path, columns, message):
+    rows = [{"Q": "2 + 3?", "Solution": "5", "Level": "easy"}]
+    if "answer" not in columns:
+        rows = [{"Q": "2 + 3?", "Result": "5", "Level": "easy"}]
+    with pytest.raises(BadRow, match=message):
+        load(write(tmp_path / "a.jsonl", rows), columns=columns)
+
+
+def test_an_empty_cell_is_named_with_its_column(tmp_path):
+    path = write(tmp_path / "a.jsonl", [TEN[0], {**TEN[1], "Solution": ""}])
+    with pytest.raises(BadRow, match=r"a\.jsonl, row 2: column 'Solution': the answer is empty"):
+        load(path, columns=COLUMNS)
+
+
+def test_columns_need_data():
+    with pytest.raises(InvalidArgument, match=r"columns: generated problems have none; name a file with data=FILE"):
+        MathEnv(columns=COLUMNS)
+
+
+def test_a_column_of_splits_divides_a_file(tmp_path):
+    rows = [{"problem": f"{n} + 1?", "answer": n + 1, "split": split} for n, split in enumerate(["train", "dev", ""])]
+    loaded = load(write(tmp_path / "a.jsonl", rows))
+    sizes = {split: len(loaded.tasks(split)) for split in ("train", "validation", "test")}
+    assert sizes["train"] >= 1 and sizes["validation"] >= 1 and sum(sizes.values()) == 3
+
+
+def test_a_folder_in_the_hubs_layout_keeps_its_splits(tmp_path):
+    (tmp_path / "data").mkdir()
+    datasets.Dataset.from_list(TEN[:4]).to_parquet(tmp_path / "data" / "train-00000-of-00002.parquet")
+    datasets.Dataset.from_list(TEN[4:8]).to_parquet(tmp_path / "data" / "train-00001-of-00002.parquet")
+    datasets.Dataset.from_list(TEN[8:]).to_parquet(tmp_path / "data" / "validation-00000-of-00001.parquet")
+    env = MathEnv(data=str(tmp_path), columns=COLUMNS)
+    assert [len(env.tasks(split)) for split in env.splits] == [8, 2, 0]
+    assert env.default_split() == "validation"
+    assert env.tasks("train").ids[4].endswith("-train-000005")
+    datasets.DatasetDict({"test": datasets.Dataset.from_list(TEN)}).save_to_disk(str(tmp_path / "saved"))
+    loaded = load(str(tmp_path / "saved"), columns=COLUMNS)
+    assert len(loaded.tasks("test")) == 10 and len(loaded.tasks("train")) == 0
+
+
+def test_a_mistake_in_one_of_several_files_names_that_file(tmp_path):
+    write(tmp_path / "train-1.jsonl", TEN[:2])
+    write(tmp_path / "train-2.jsonl", [TEN[2], {"Q": "?"}])
+    with pytest.raises(BadRow, match=r"train-2\.jsonl, row 2: no column 'Solution'; the row has 'Q'"):
+        load(str(tmp_path), columns=COLUMNS)
+
+
+def test_an_evaluation_takes_the_last_split_that_the_data_has(tmp_path):
+    path = write(tmp_path / "a.jsonl", TEN)
+    kwargs = {"data": {"train": path, "validation": write(tmp_path / "b.jsonl", [{**TEN[0], "Q": "What is 90 + 1?"}])}}
+    result = evaluate(
+        "expert", environment="gagpo/Math-v0", kwargs={**kwargs, "columns": COLUMNS}, workers=0, quiet=True
+    )
+    assert (result.task_set.split, result.task_set.tasks) == ("validation", 1)

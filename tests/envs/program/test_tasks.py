@@ -83,3 +83,61 @@ print(json.dumps({"reward": len(row.get("text", "")) + 0.5 * (os.environ.get("GA
     with running(tmp_path, source, rows=rows) as pool:
         rewards = {name: play(pool, "ok", task=name)[-1].reward for name in texts}
     assert rewards == {"small": 4.0, "emoji": 35_000.5, "large": (1 << 20) + 0.5}
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_table_are_numbered_and_renamed(tmp_path):
+    lines = "\n".join(f'"{n} + 1?",{n + 1},' for n in range(10))
+    (tmp_path / "sums.csv").write_text(f"\ufeffQ,A,split\n{lines}\n", encoding="utf-8")
+    tasks, rows = read_tasks(tmp_path / "sums.csv", {"question": "Q", "answer": "A"})
+    assert rows["sums-000002"] == {"id": "sums-000002", "question": "1 + 1?", "answer": "2"}
+    assert len(tasks["train"]) + len(tasks["test"]) == 10 and len(tasks["test"]) >= 1
+
+
+def test_ten_tasks_always_have_a_test_task(tmp_path):
+    for number in range(20):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text("\n".join(json.dumps({"id": f"{number}/{task}"}) for task in range(10)))
+        assert len(read_tasks(path)[0]["test"]) >= 1
+        path.write_text("\n".join(json.dumps({"question": f"{number}/{task}?", "answer": 1}) for task in range(10)))
+        assert len(read_questions(path)[0]["test"]) >= 1
+
+
+def test_a_folder_and_parquet_files_keep_their_splits(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "data").mkdir()
+    for split, ids in (("train", ["a", "b"]), ("test", ["c"])):
+        table = pyarrow.Table.from_pylist([{"id": name, "score": float("nan"), "tags": [1]} for name in ids])
+        parquet.write_table(table, tmp_path / "data" / f"{split}-00000-of-00001.parquet")
+    tasks, rows = read_tasks(tmp_path)
+    assert tasks["train"].ids == ["a", "b"] and tasks["test"].ids == ["c"]
+    assert rows["c"] == {"id": "c", "score": None, "tags": [1], "split": "test"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "message"),
+    [
+        ("a.csv", "Q,A\n1,2\n", {"question": "X"}, r"tasks .*a\.csv, row 1: no column 'X'; the row has 'Q', 'A'"),
+        ("a.csv", "id,A\nx,1\nx,2\n", {}, r"row 2: another row has the id 'x'"),
+        ("a.csv", "id,split\nx,dev\n", {}, r"row 1: split must be 'train' or 'test'"),
+        ("a.csv", "id,A\nx,1,2\n", {}, r"row 1: 3 cells for 2 columns"),
+        ("a.jsonl", '{"ID": "x"}\n', {"id": "Id", "x": "y"}, r"line 1: no column 'y'; the row has 'ID'"),
+        ("a.jsonl", '{"a": 1}\n{"id": "x"}\n{}\n', {"id": 3}, r"columns.id must be the name of a column \(got 3\)"),
+        ("none.csv", None, {}, r"none\.csv: write a header and one row per line"),
+    ],
+)
+def test_a_wrong_table_names_file_row_and_column(tmp_path, name, content, columns, message):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InvalidArgument, match=message) as error:
+        read_tasks(tmp_path / name, columns)
+    assert "\n" not in str(error.value)
+
+
+def test_a_table_in_another_encoding_is_named(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"id,Q\nx,caf\xe9\n")
+    with pytest.raises(InvalidArgument, match=r"row 1: is not UTF-8"):
+        read_tasks(tmp_path / "a.csv")

@@ -11,7 +11,7 @@ from gagpo.data import Episode, Turn
 from gagpo.settings import SettingsError, load
 from gagpo.settings.derived import derived_values
 from gagpo.settings.resolve import take_derived_values
-from gagpo.sft.derived import TokenLengths, derived_shape, rate_of, vocabulary_of
+from gagpo.sft.derived import POSITIONS, TokenLengths, derived_shape, rate_of, vocabulary_of
 from gagpo.sft.run import sft
 from gagpo.training.launch import new_run
 
@@ -81,7 +81,10 @@ def test_what_was_derived_is_said_and_written_to_the_run(config, tmp_path):
     assert {"rollout.max_tokens", "optimizer.learning_rate", "sft.mistake_rate", "sft.model.hidden_size"} <= set(
         made["derived"]
     )
-    assert all(f"{key}=" in heard[0] for key in made["derived"])
+    keys = {key: value for key, value in made["derived"].items() if key != POSITIONS}
+    assert all(f"{key}={value}" in heard[0] for key, value in keys.items())
+    load(config, [f"{key}={value}" for key, value in keys.items()])  # all that is printed as a key is one
+    assert heard[0].endswith(f"; the model reads at most {made['derived'][POSITIONS]} tokens")
     assert [one["step"] for one in made["measured"]] == [2]
     folder = new_run(config, [], tmp_path / "runs")
     folder.write()

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from gagpo.data import Episode, Turn, write_episodes
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import SettingsError, SftModelSettings, load
 from gagpo.settings.derived import recipe_difference
-from gagpo.sft.run import prepare, settings_per_environment, sft
+from gagpo.sft.run import demonstrations_in, prepare, settings_per_environment, sft
 from gagpo.sft.small_model import shape_for, train_tokenizer
 
 
@@ -73,3 +74,23 @@ def test_a_model_records_what_it_was_made_with(corridor, tmp_path):
     assert recipe_difference(load(corridor(), ["sft.steps=21"])) == "sft.steps: 20 then, 21 now"
     assert recipe_difference(load(corridor(), ["sft.model.hidden_size=64"])) == "sft.model.hidden_size: 32 then, 64 now"
     assert recipe_difference(load(corridor(), [f"model={tmp_path}", "sft.steps=21"])) == ""
+
+
+@pytest.mark.parametrize("prompt", ["tags", "think-act"])
+def test_a_prompt_that_asks_for_thoughts_needs_demonstrations_with_thoughts(corridor, warm_model, tmp_path, prompt):
+    changes = [f"model={tmp_path / 'm'}", f"sft.base_model={warm_model}", f"context.prompt={prompt}"]
+    message = (
+        f"the prompt {prompt} asks for <think>, but no demonstration contains a thought; set context.prompt=action"
+    )
+    with pytest.raises(SettingsError, match=message):
+        prepare(load(corridor(), changes), tmp_path / "work", {}, quiet=True)
+    path = tmp_path / "episodes.jsonl"
+    for response, is_refused in (("<action>right</action>", True), ("<think>go</think><action>right</action>", False)):
+        turns = [Turn("cell 2 of 5", response, "right")]
+        write_episodes(path, [Episode("t", turns=turns, success=True, outcome="terminated")])
+        settings = load(corridor(), [*changes, f"sft.data={path}"])
+        if is_refused:
+            with pytest.raises(SettingsError, match=message):
+                demonstrations_in(settings, None, quiet=True)
+        else:
+            assert demonstrations_in(settings, None, quiet=True).episodes[0].turns[0].response == response

@@ -1,6 +1,7 @@
 """An exported model loads elsewhere, plays the same, and has a card with its results."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -11,16 +12,21 @@ import yaml
 
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
+from gagpo.base.errors import InvalidArgument
+from gagpo.cli.main import app
 from gagpo.eval.models import evaluate
 from gagpo.eval.results import EvalResult
 from gagpo.eval.summary import with_interval
+from gagpo.interop.hub import PushError
 from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.export import CARD, export, names_a_run
+from gagpo.training.model_card import base_of, data_sets_of
 from gagpo.training.trainer import train
+from tests.gagpo.interop.fake_hub import TOKEN, serving
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +138,122 @@ def test_what_is_there_or_not_there_is_refused(made, tmp_path):
         export(f"{made}@1", tmp_path / "new")
     weights.write_bytes(whole)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
+
+
+# For the hub ----------------------------------------------------------------------------------------------------------
+
+
+def run_command(*arguments):
+    """Run `gagpo export` in this process; errors are raised."""
+    app(["export", *map(str, arguments)], standalone_mode=False)
+
+
+def header_of(card):
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def test_the_card_begins_with_the_header_that_the_hub_reads(made, tmp_path):
+    from huggingface_hub import ModelCard
+
+    folder = export(str(made), tmp_path / "out", licence="apache-2.0")
+    card = ModelCard.load(folder / CARD)
+    header = header_of((folder / CARD).read_text())
+    assert header["license"] == "apache-2.0" and header["library_name"] == "transformers"
+    assert {"gagpo", "reinforcement-learning", "corridor"} <= set(header["tags"]) and "base_model" not in header
+    result = EvalResult.load(made / "evals" / "after-test.json")
+    (entry,) = header["model-index"][0]["results"]
+    assert entry["dataset"]["split"] == "test" and entry["dataset"]["revision"] == result.task_set.split_hash
+    success, reward = entry["metrics"]
+    assert success["type"] == "success_rate" and success["value"] == round(100 * result.success.value, 4)
+    assert success["args"]["low"] <= success["value"] <= success["args"]["high"]
+    assert reward["type"] == "mean_reward" and reward["value"] == round(result.mean_reward.value, 4)
+    assert {item.metric_type for item in card.data.eval_results} == set(header["metrics"])
+    adapter = header_of((export(str(made), tmp_path / "adapter", adapter=True) / CARD).read_text())
+    assert adapter["library_name"] == "peft" and adapter["license"] == "unknown"
+
+
+BASES = [
+    ("Qwen/Qwen2.5-1.5B-Instruct", ("Qwen/Qwen2.5-1.5B-Instruct", "unknown")),
+    ("smollm2-135m", ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0")),
+    ("starter:maths", ("", "mit")),
+    ("data/models/none", ("", "unknown")),
+]
+
+
+@pytest.mark.parametrize(("model", "base"), BASES)
+def test_the_base_model_is_named_by_its_hub_name_and_never_by_a_path(model, base, tmp_path):
+    settings = load("alfworld-quickstart", [f"model={model}"])
+    if model.startswith("data/"):
+        base = ("", "unknown")
+        settings = load("alfworld-quickstart", [f"model={tmp_path}"])
+    assert tuple(base_of(settings)) == base
+    (tmp_path / "sft.json").write_text(json.dumps({"sft": {"base_model": model}}))
+    after_sft = load("alfworld-quickstart", [f"model={tmp_path}"])
+    assert tuple(base_of(after_sft)) == (base if model != "data/models/none" else ("", "unknown"))
+
+
+def test_the_data_sets_of_the_hub_are_listed():
+    for data, names in (("gsm8k", ["openai/gsm8k"]), ("me/sums", ["me/sums"]), ("sums.csv", []), ("generated", [])):
+        assert data_sets_of(load("math-quickstart", [f"environment.kwargs.data={data}"])) == names
+
+
+def test_exported_files_can_be_read_by_others_as_the_umask_allows(made, tmp_path):
+    before = os.umask(0o022)
+    try:
+        for mask, mode in ((0o022, 0o644), (0o077, 0o600)):
+            os.umask(mask)
+            for adapter in (False, True):
+                out = export(str(made), tmp_path / f"{mask}{adapter}", adapter=adapter)
+                assert {path.stat().st_mode & 0o777 for path in out.iterdir()} == {mode}
+                assert out.stat().st_mode & 0o777 == 0o777 & ~mask
+    finally:
+        os.umask(before)
+
+
+def test_a_secret_of_the_settings_is_not_in_the_card(made, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(made, run)
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    values["environment"]["kwargs"]["api_key"] = "sesame"
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    card = (export(str(run), tmp_path / "out") / CARD).read_text()
+    assert "sesame" not in card and "api_key: (not shown)" in card
+
+
+def test_the_command_exports_and_uploads(made, tmp_path, monkeypatch, capsys):
+    from huggingface_hub import constants
+
+    from gagpo.base import hub as base_hub
+
+    base_hub.reachable.cache_clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with serving() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.address)
+        run_command(made, "--push", "me/model", "--license", "mit")
+        assert f"uploaded: {server.address}/me/model" in capsys.readouterr().out
+        assert {"README.md", "model.safetensors", "config.json"} <= set(server.files)
+        assert b"license: mit" in server.files["README.md"]
+        server.fails = 500
+        out = tmp_path / "out"
+        with pytest.raises(PushError, match=f"to try again: gagpo export {out} --push me/model") as error:
+            run_command(made, out, "--push", "me/model")
+        assert TOKEN not in str(error.value)
+        server.fails = 0
+        server.files.clear()
+        run_command(out, "--push", "me/model")
+        assert "README.md" in server.files
+    base_hub.reachable.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["RUN"], "name the folder to write, or --push OWNER/NAME"),
+        (["RUN", "new", "--private"], "--private is for --push"),
+        (["episodes.jsonl", "--push", "me/model"], "--push is for a run or an exported model"),
+    ],
+)
+def test_wrong_arguments_are_one_line(made, arguments, message):
+    with pytest.raises(InvalidArgument, match=message):
+        run_command(*(made if argument == "RUN" else argument for argument in arguments))

@@ -1,0 +1,67 @@
+"""Divide tasks into splits by a hash, so that a task keeps its split when others are added."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from gagpo.envs.tasks import Task, TaskSet
+
+FEW = 10
+"""Tasks from which every split has at least one; fewer tasks always make a training and a test task."""
+
+
+def split_of(key: str) -> str:
+    """The split of a key: a tenth of all keys ``test``, a tenth ``validation``, the rest ``train``."""
+    tenth = int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) % 10
+    if tenth == 0:
+        return "test"
+    return "validation" if tenth == 1 else "train"
+
+
+def fill_splits(division: Mapping[str, str], splits: tuple[str, ...], filled: Collection[str] = ()) -> dict[str, str]:
+    """The division of keys into splits, with at least one key in each split.
+
+    A hash leaves a split of a few tasks empty by chance: a tenth of ten tasks is none in 35 % of the cases. An empty
+    split gets a key of the largest other one: the key whose SHA-256 is smallest. With fewer than :data:`FEW` keys only
+    ``train`` and ``test`` are filled, with one key none.
+
+    division: the split of each key.
+    splits: ``train``, ``test`` and perhaps others.
+    filled: splits that have other tasks already.
+
+    >>> fill_splits({"a": "train", "b": "train", "c": "train"}, ("train", "validation", "test"))
+    {'a': 'train', 'b': 'train', 'c': 'test'}
+    """
+    complete = dict(division)
+    required = ["test", "train", *splits] if len(complete) >= FEW else ["test", "train"]
+    for split in dict.fromkeys(required):
+        members = {name: [key for key in complete if complete[key] == name] for name in splits}
+        if members[split] or split in filled:
+            continue
+        # A split that is not required, or has other tasks, may be emptied.
+        donors = [name for name in splits if len(members[name]) > (name in required and name not in filled)]
+        if donors:
+            donor = max(donors, key=lambda name: len(members[name]))
+            complete[min(members[donor], key=_hash)] = split
+    return complete
+
+
+def divided(
+    tasks: Iterable[Task], by_chance: Mapping[str, str], splits: tuple[str, ...], advice: str
+) -> dict[str, TaskSet]:
+    """The task sets of all splits; tasks without a split are divided, and no split stays empty if it can be filled.
+
+    by_chance: the split of each task id, for tasks without one.
+    advice: for an empty split.
+    """
+    tasks = list(tasks)
+    undecided = {task.id: by_chance[task.id] for task in tasks if not task.split}
+    split_by_id = fill_splits(undecided, splits, {task.split for task in tasks if task.split})
+    placed = [replace(task, split=task.split or split_by_id[task.id]) for task in tasks]
+    return {split: TaskSet(split, (task for task in placed if task.split == split), advice) for split in splits}
+
+
+def _hash(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

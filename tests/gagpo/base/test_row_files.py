@@ -1,0 +1,105 @@
+"""Tables of rows: what spreadsheet programs and the hub write is read, and what is wrong is one line."""
+
+import csv
+import json
+
+import pytest
+
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.row_files import BadRow, DataMissing, checked_columns, file_rows, folder_splits, renamed
+
+ROWS = [{"Q": "2 + 3?", "A": "5"}, {"Q": 'say "a, b"', "A": "a;b"}]
+
+
+def write_csv(path, delimiter=",", encoding="utf-8", rows=ROWS):
+    with path.open("w", newline="", encoding=encoding) as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter", "encoding"),
+    [("a.csv", ",", "utf-8"), ("a.csv", ",", "utf-8-sig"), ("a.csv", ";", "utf-8-sig"), ("a.tsv", "\t", "utf-8")],
+)
+def test_tables_of_spreadsheet_programs_are_read(tmp_path, name, delimiter, encoding):
+    path = write_csv(tmp_path / name, delimiter, encoding)
+    assert list(file_rows(path)) == [(1, ROWS[0]), (2, ROWS[1])]
+
+
+def test_lines_and_parquet_are_read(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "a.jsonl").write_text("\ufeff" + "\n".join(map(json.dumps, ROWS)), encoding="utf-8")
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.parquet"):
+        assert [row for _, row in file_rows(tmp_path / name)] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfeQ\x00", "UTF-16; save it as UTF-8"),
+        (b"Q,A,Q\n1,2,3\n", "the column 'Q' occurs twice in the header"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, content, message):
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(BadRow, match=rf"a\.csv: .*{message}"):
+        list(file_rows(tmp_path / "a.csv"))
+
+
+def test_a_row_with_too_many_cells_is_an_error_of_that_row(tmp_path):
+    (tmp_path / "a.csv").write_text("Q,A\n2 + 3?,5,\nWhat, then?,5\n")
+    (_, first), (number, error) = file_rows(tmp_path / "a.csv")
+    assert first == {"Q": "2 + 3?", "A": "5"}  # empty surplus cells are those of a spreadsheet
+    assert number == 2 and str(error) == "3 cells for 2 columns; put cells that contain ',' into quotes"
+
+
+def test_columns_are_checked_and_renamed():
+    assert checked_columns(None, ("problem",)) == {}
+    row = {"Q": "2 + 3?", "A": "5", "answer": "old", "n": 1}
+    assert renamed(row, {"question": "q", "answer": "A"}) == {"n": 1, "question": "2 + 3?", "answer": "5"}
+    for columns, message in (
+        ("Q", r"columns must be a mapping such as columns={problem: NAME} \(got 'Q'\)"),
+        ({"problm": "Q"}, "columns: unknown field 'problm'; choose one of problem"),
+        ({"problem": 3}, r"columns.problem must be the name of a column \(got 3\)"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            checked_columns(columns, ("problem",))
+    with pytest.raises(InvalidArgument, match="no column 'X'; the row has 'Q', 'A', 'answer', 'n'"):
+        renamed(row, {"question": "X"})
+
+
+LAYOUTS = {
+    "files": ({"train": ["train.csv"], "test": ["test.csv"]}, ["README.md", "notes.jsonl"]),
+    "shards": ({"train": ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"]}, []),
+    "folders": ({"train": ["train/a.jsonl"], "validation": ["dev/b.jsonl"]}, ["dataset_infos.json"]),
+    "one file": ({None: ["sums.jsonl"]}, [".hidden.csv"]),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_the_hub_are_recognised(tmp_path, layout):
+    splits, further_files = LAYOUTS[layout]
+    for name in [*(name for names in splits.values() for name in names), *further_files]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert folder_splits(tmp_path) == {split: [tmp_path / name for name in names] for split, names in splits.items()}
+
+
+def test_configurations_must_be_chosen(tmp_path):
+    for name in ("main/train-0.parquet", "main/test-0.parquet", "socratic/train-0.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert folder_splits(tmp_path, "socratic") == {"train": [tmp_path / "socratic/train-0.parquet"]}
+    with pytest.raises(InvalidArgument, match="has several configurations; choose one of main, socratic with data="):
+        folder_splits(tmp_path)
+    with pytest.raises(InvalidArgument, match="has no configuration 'mian'; choose one of main, socratic"):
+        folder_splits(tmp_path, "mian")
+
+
+def test_a_folder_without_data_is_one_line(tmp_path):
+    with pytest.raises(DataMissing, match=r"no data in .*; write a file that ends in \.jsonl"):
+        folder_splits(tmp_path)
