@@ -127,7 +127,7 @@ SECTIONS = {
                "Distance of the weights from their moving average, relative to their norm."),
         Metric("grad_norm", "norm", "Mean norm of the gradient before clipping.", VIEWER, "gradient norm"),
         Metric("loss", "loss", "Mean of the loss over the mini-batches.", VIEWER),
-        Metric("learning_rate", "rate", "Learning rate of this iteration's steps, after the schedule and `optimizer.scale_by_groups`."),
+        Metric("learning_rate", "rate", "Learning rate of the steps, after the schedule and `scale_by_groups`."),
         Metric("updates", "count", "Optimiser steps taken."),
         Metric("skipped_steps", "count",
                "Steps skipped because their loss or gradient was not finite; a few in a row end the run."),
