@@ -20,7 +20,8 @@ def usage(tool: Tool) -> str:
     >>> usage(Tool("add", "The sum.", schema))
     'add A B: The sum.'
     """
-    return f"{' '.join([tool.name, *(name.upper() for name in _properties(tool))])}: {tool.description}"
+    call = " ".join([tool.name, *(name.upper() for name in _properties(tool))])
+    return f"{call}: {tool.description}" if tool.description else call
 
 
 def read_typed(line: str, tools: Sequence[Tool]) -> ToolCall:

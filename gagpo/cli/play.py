@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from shlex import join
 from typing import TYPE_CHECKING, Annotated, Any
@@ -118,7 +119,7 @@ class Session:
             return 1
         if self.episode.turns:
             show_result(self.episode.turns[-1])
-        show(self.episode.end_observation)
+        show(self.episode.end_observation or "")
         self.ending = {"terminated": "by the environment", "truncated": "at the turn limit"}[self.episode.outcome]
         return 0
 
@@ -169,27 +170,28 @@ class Session:
 
 def _prepare(request: PlayRequest) -> Session:
     """Build the environment once to choose the task, and print where the person is."""
-    from gagpo.agents.preview import make_with_expert
-    from gagpo.agents.setup import make_env, tasks_of
+    from gagpo.agents.setup import make_env
+    from gagpo.base.errors import InvalidArgument
     from gagpo.cli.person import PersonAgent, show
+    from gagpo.envs.base import TextEnv
     from gagpo.envs.tools import tools_of
 
     env_id, kwargs, context_options = _environment(request)
-    env = make_with_expert(env_id, kwargs) if request.expert else make_env(env_id, kwargs)
+    env = make_env(env_id, kwargs)
     try:
-        has_expert = bool(getattr(env, "with_expert", False))
-        split = request.split or _first_split(env)
+        if request.expert and not isinstance(env, TextEnv):
+            raise InvalidArgument(f"{env_id} has no expert: leave --expert out")
         seed = secrets.randbelow(2**31) if request.seed is None else request.seed
-        task = request.task or _drawn(tasks_of(env, split).require().ids, seed)
+        task = _task(env, request, seed)
         tools = tools_of(env)
         context = None if request.model is None else _context(request, env, context_options)
         instructions = str(getattr(env, "instructions", ""))
         multiline = bool(getattr(env, "multiline", False))
     finally:
         env.close()
-    if has_expert:
-        kwargs = {**kwargs, "expert": True}
-    say(f"{env_id}, task {task}, seed {seed}", HELP_EXPERT if has_expert else HELP)
+    if request.expert:
+        kwargs = {"expert": True, **kwargs}
+    say(f"{env_id}, task {task}, seed {seed}", HELP_EXPERT if request.expert else HELP)
     if multiline:
         say("a backslash at the end of a line continues the action on the next")
     if instructions:
@@ -224,15 +226,26 @@ def _context(request: PlayRequest, env: TextEnv, options: dict[str, Any]) -> Con
     return make_context(load_tokenizer(request.model), env, **options)
 
 
-def _first_split(env: TextEnv) -> str:
-    return str(getattr(env, "split", "train"))
+def _task(env: TextEnv, request: PlayRequest, seed: int) -> str:
+    """The id of the requested task, of any split unless one is named; by default the one that the seed draws.
 
-
-def _drawn(ids: Any, seed: int) -> str:
-    """The task that a seed draws."""
+    Raises: UnknownTask with the nearest ids.
+    """
     import numpy as np
 
-    return str(ids[int(np.random.default_rng(seed).integers(len(ids)))])
+    from gagpo.agents.setup import tasks_of
+    from gagpo.base.errors import GagpoError
+
+    first = request.split or str(getattr(env, "split", "train"))
+    tasks = tasks_of(env, first)
+    if request.task is None:
+        ids = tasks.require().ids
+        return str(ids[int(np.random.default_rng(seed).integers(len(ids)))])
+    for split in () if request.split else getattr(env, "splits", ()):
+        with suppress(GagpoError):  # a split whose files are missing hides no task of another one
+            if request.task in env.tasks(split):
+                return request.task
+    return str(tasks[request.task].id)
 
 
 def _words(request: PlayRequest, task: str, seed: int) -> list[str]:
