@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gagpo.agents.parsing import CLOSED, MOST_TRIED, OPENED
+from gagpo.agents.parsing import MOST_TRIED
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.thoughts import CLOSED, OPENED
 from gagpo.envs.tools import ToolCall
 from gagpo.envs.tools.call import MAX_CALL
 

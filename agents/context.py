@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -9,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gagpo.agents import chat_template
-from gagpo.agents.call_formats import MARKS
+from gagpo.agents.call_formats import FORMATS, MARKS, CallFormat, find_format
 from gagpo.agents.chat_template import DATE, TemplateFailed
+from gagpo.agents.described_tools import DescribedTools, has_tool_messages
 from gagpo.agents.encoding import THOUGHT, TextEncoder
 from gagpo.agents.engines.base import Response, end_of_response, stop_tokens
 from gagpo.agents.prompts import Message, Prompt
-from gagpo.agents.toolbox import ActionFormat, Toolbox, answer_messages, format_of
+from gagpo.agents.toolbox import ActionFormat, Toolbox, answer_messages, format_of, shows_tools
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Ids, Turn
 from gagpo.envs.base import TextEnv
@@ -76,8 +78,9 @@ class Context:
     admissible: whether the prompt lists the admissible actions, where the environment knows them.
     template: variables of the chat template (``enable_thinking: false``). ``date`` (``YYYY-MM-DD``) replaces today's
         date in templates that print it, so that prompts do not change from day to day.
-    calls: the model's call format; ``auto`` detects it from the template. With tool calls, all messages after the
-        first are answers to calls, so templates that keep thoughts between calls keep them.
+    calls: the model's call format; ``auto`` detects it from the template, and is ``hermes`` for a template without a
+        place for tools, whose messages then describe them (:mod:`gagpo.agents.described_tools`). With tool calls, all
+        messages after the first are answers to calls, so templates that keep thoughts between calls keep them.
 
     Raises: InvalidArgument if the chat template cannot render these prompts.
     """
@@ -101,6 +104,7 @@ class Context:
         self.admissible = admissible
         self.template = dict(template or {})
         self._variables = chat_template.variables(template or {})
+        self._calls = calls
         self._ends = set(stop_tokens(tokenizer))
         self._end = end_of_response(tokenizer)
         self._special = tuple(name for name in tokenizer.get_added_vocab() if name.strip())
@@ -110,7 +114,7 @@ class Context:
         self._thought = {
             token: name for token, name in ids.items() if not tokenizer.decode([token], skip_special_tokens=True)
         }
-        self.toolbox = Toolbox(self.interface.tools, format_of(self._template, calls)) if prompt.calls else None
+        self.toolbox = Toolbox(self.interface.tools, self.call_format) if prompt.calls else None
         self._require_template()
 
     @property
@@ -122,10 +126,27 @@ class Context:
         """The strings that end a response, besides the end tokens."""
         return tuple(self.prompt_format.stop)
 
+    @functools.cached_property
+    def described_tools(self) -> DescribedTools | None:
+        """How messages describe tools to the model; None if its chat template has a place for them."""
+        if shows_tools(self._render_messages):
+            return None
+        return DescribedTools(FORMATS["hermes"] if self._calls == "auto" else find_format(self._calls))
+
+    @functools.cached_property
+    def call_format(self) -> CallFormat:
+        """How the model writes tool calls. Raises: InvalidArgument for a template with an unknown format."""
+        if self.described_tools is not None:
+            return self.described_tools.form
+        return format_of(self._render_messages, self._calls)
+
     @property
     def conditions(self) -> dict[str, Any]:
         """Settings that determine the prompts, apart from the environment."""
-        calls = {"calls": self.toolbox.form.name, "tools": self.toolbox.digest} if self.toolbox else {}
+        calls = {}
+        if self.toolbox:
+            described = ", described in the system message" if self.described_tools else ""
+            calls = {"calls": f"{self.toolbox.form.name}{described}", "tools": self.toolbox.digest}
         return {
             "prompt": self.prompt_format.label,
             **calls,
@@ -225,7 +246,7 @@ class Context:
         """Raise TemplateFailed unless the template shows the messages of these prompts."""
         if _MARK not in self._render(_MARK):
             raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show the user's message"))
-        if self.history == "full" and not self.toolbox:
+        if self.history == "full" and (not self.toolbox or self.described_tools):
             after = self._continuation([{"role": "user", "content": _LATER}])
             if _LATER not in after:
                 raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show a second user message"))
@@ -249,11 +270,18 @@ class Context:
 
     def _render(self, text: str) -> str:
         """The conversation up to the user message ``text``, after the prompt's system message and examples."""
-        tools = {"tools": self._encoder.protect_all(self.toolbox.specs)} if self.toolbox else {}
+        tools = self._encoder.protect_all(self.toolbox.specs) if self.toolbox else ()
         return self._whole([*self._opening(), {"role": "user", "content": text}], tools)
 
-    def _whole(self, chat: Sequence[Message], options: Mapping[str, Any]) -> str:
-        """A conversation; a template without the system's role gets its text with the first user message."""
+    def _whole(self, chat: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
+        """A conversation from its beginning, with ``tools`` as chat templates take them.
+
+        A template without the system's role gets its text with the first user message.
+        """
+        options = {"tools": tools} if tools else {}
+        if tools and self.described_tools:
+            chat = self.described_tools.with_tools(chat, tools)
+            options = {}
         try:
             return self._template(chat, **options)
         except TemplateFailed:
@@ -281,7 +309,13 @@ class Context:
         has_marks = any(mark in content for mark in THOUGHT for content in contents)
         return self._encoder.protect(text, () if has_marks else THOUGHT)
 
-    def _template(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
+    def _template(self, chat: Sequence[Message], **options: Any) -> str:
+        """The rendered messages; without a place for tools in the template, calls and answers are plain text."""
+        if has_tool_messages(chat) and self.described_tools:
+            chat = self.described_tools.plain(chat)
+        return self._render_messages(chat, **options)
+
+    def _render_messages(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
         options = {"add_generation_prompt": True, **self._variables, **options}
         return chat_template.render(self.tokenizer, chat, **options)
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gagpo.agents.call_formats import MARKS
-from gagpo.agents.parsing import CLOSED, OPENED
+from gagpo.base.thoughts import CLOSED, OPENED
 
 Ids = np.ndarray  # int32[...], token ids
 THOUGHT = (OPENED, CLOSED)

@@ -8,38 +8,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-OPENED, CLOSED = "<think>", "</think>"  # the marks of a thought
+from gagpo.base.thoughts import without_thoughts
+
 MAX_ACTION = 2000  # characters; no environment has longer actions
 MOST_TRIED = 64  # places of a response at which JSON is tried, so that reading takes linear time
-_THOUGHT = re.compile(f"{OPENED}|{CLOSED}")
 _FENCE = re.compile(r"```[\w+-]*[ \t]*\n(.*?)\n?[ \t]*```", re.DOTALL)
-
-
-def without_thoughts(response: str) -> str:
-    """A response without its thoughts, closed or not.
-
-    Everything before a ``</think>`` without its ``<think>`` is a thought too: some chat templates open the thought.
-
-    >>> without_thoughts("<think>left?</think>right")
-    'right'
-    >>> without_thoughts("left?</think>right<think>or left")
-    'right'
-    """
-    parts: list[str] = []  # outside of thoughts
-    is_thought = False
-    begin = 0
-    for mark in _THOUGHT.finditer(response):
-        if mark.group() == CLOSED:
-            if not is_thought:
-                parts.clear()
-            is_thought = False
-            begin = mark.end()
-        elif not is_thought:
-            parts.append(response[begin : mark.start()])
-            is_thought = True
-    if not is_thought:
-        parts.append(response[begin:])
-    return "".join(parts)
 
 
 def _line(text: str, multiline: bool) -> str | None:

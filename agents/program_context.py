@@ -18,7 +18,6 @@ from gagpo.agents.context import Context, GenerationRequest, RejectedRequest
 from gagpo.agents.encoding import Ids
 from gagpo.agents.engines.base import Response
 from gagpo.agents.prompts import Message, Prompt
-from gagpo.agents.toolbox import format_of
 from gagpo.base.errors import GagpoError, first_line
 from gagpo.data import Turn
 from gagpo.envs.program.messages import Completion, Json, unexpected
@@ -28,12 +27,11 @@ from gagpo.envs.tools import CallError, read_call
 class ProgramContext(Context):
     """A :class:`Context` for ``gagpo/Program-v0``, whose programs word their prompts and read the responses themselves.
 
-    calls: the model's call format; ``auto`` detects it from the template.
+    calls: the model's call format, as of a :class:`Context`.
     """
 
     def __init__(self, tokenizer: Any, prompt: Prompt, template: Mapping[str, Any] | None = None, calls: str = "auto"):
-        super().__init__(tokenizer, prompt, template=template)
-        self._calls = calls
+        super().__init__(tokenizer, prompt, template=template, calls=calls)
         self._secret = secrets.token_hex(8)
 
     def ask(
@@ -42,12 +40,14 @@ class ProgramContext(Context):
         """The prompt; a rejection for whatever its messages and tools cause, because a program is not trusted."""
         request: Json = info["request"]
         try:
+            # An unknown format rejects the request: no call could be read.
+            call_format = self.call_format if request["tools"] else None
             prompt_ids = self._conversation(turns, request)
         except (GagpoError, RecursionError) as error:
             return RejectedRequest(400, f"the messages cannot be rendered: {first_line(error, 400)}")
         except Exception as error:
             return RejectedRequest(500, str(unexpected(error)))
-        read = functools.partial(self._read, request, prompt_ids)
+        read = functools.partial(self._read, request, call_format, prompt_ids)
         return GenerationRequest(prompt_ids, tuple(request["stop"]), request["max_tokens"], read)
 
     def exceeds(self, info: Mapping[str, Any], max_length: int) -> bool:
@@ -70,8 +70,7 @@ class ProgramContext(Context):
         numbers: list[int] = [message["turn"] for message in sent if "turn" in message]
         parts: list[Ids] = []
         if extends is None:
-            tools = {"tools": self._encoder.protect_all(request["tools"])} if request["tools"] and self._form else {}
-            pieces = self._pieces(self._whole(messages, tools))
+            pieces = self._pieces(self._whole(messages, self._encoder.protect_all(request["tools"])))
             parts.append(self._encode(pieces[0]))
         else:
             chat = [
@@ -118,22 +117,17 @@ class ProgramContext(Context):
                 works.append(False)
         return works == [True, False]
 
-    @functools.cached_property
-    def _form(self) -> CallFormat:
-        """The model's call format. Raises: InvalidArgument for a template without a place for tools."""
-        return format_of(self._template, self._calls)
-
-    def _read(self, request: Json, prompt_ids: Ids, response: Response) -> Turn:
-        """The turn of a response."""
+    def _read(self, request: Json, call_format: CallFormat | None, prompt_ids: Ids, response: Response) -> Turn:
+        """The turn of a response. call_format: for a request with tools."""
         ids, text, stop = self._cut(response, request["stop"])
         content = text
         calls: list[Json] = []
-        if request["tools"]:
+        if call_format is not None:
             body = ids[:-1] if len(ids) and int(ids[-1]) in self._ends else ids
             raw = str(self.tokenizer.decode(body, skip_special_tokens=False))
-            calls = self._tool_calls(raw, request["number"])
+            calls = _tool_calls(call_format.find(raw), request["number"])
             if calls:
-                content = raw.partition(self._form.mark)[0] if self._form.mark in raw else ""
+                content = raw.partition(call_format.mark)[0] if call_format.mark in raw else ""
         finish = "tool_calls" if calls else "stop"
         if not (response.stopped or stop):
             finish = "length"
@@ -154,15 +148,19 @@ class ProgramContext(Context):
         end, mark = min((text.index(mark), mark) for mark in stop if mark in text)
         return ids[:count], text[:end], mark
 
-    def _tool_calls(self, text: str, number: int) -> list[Json]:
-        """The tool calls in a response; none if one of them is damaged, so that the program gets the text."""
-        try:
-            calls = [read_call(candidate) for candidate in self._form.find(text)]
-        except CallError:
-            return []
-        ids = [call_id(call.id, (1000 * number + place) % 100_000) for place, call in enumerate(calls)]
-        functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
-        return [{"id": i, "type": "function", "function": f} for i, f in zip(ids, functions, strict=True)]
+
+def _tool_calls(candidates: Sequence[str], number: int) -> list[Json]:
+    """The tool calls of a response; none if one of them is damaged, so that the program gets the text.
+
+    number: of the turn, for ids.
+    """
+    try:
+        calls = [read_call(candidate) for candidate in candidates]
+    except CallError:
+        return []
+    ids = [call_id(call.id, (1000 * number + place) % 100_000) for place, call in enumerate(calls)]
+    functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
+    return [{"id": i, "type": "function", "function": f} for i, f in zip(ids, functions, strict=True)]
 
 
 def _characters(value: Any) -> int:

@@ -21,6 +21,7 @@ MOST_CALLS = 16  # of one response
 Template = Callable[..., str]  # renders messages, with ``tools`` and ``add_generation_prompt``, as one text
 
 _PROBE = ToolCall("probe_tool", {"word": PLACEHOLDER}, "probe0000")
+_PROBE_TOOL = Tool(_PROBE.name, "?", {"type": "object", "properties": {"word": {"type": "string"}}})
 _QUESTION = "\u241f"
 
 
@@ -92,34 +93,35 @@ def answer_messages(calls: Sequence[Call], observation: str) -> list[Message]:
     ]
 
 
-def format_of(template: Template, name: str = "auto") -> CallFormat:
-    """The call format of a chat template, or the one called ``name``.
-
-    Raises: InvalidArgument if the template does not render tools or their answers, or uses an unknown format.
-    """
-    tool = Tool(_PROBE.name, "?", {"type": "object", "properties": {"word": {"type": "string"}}})
+def shows_tools(template: Template) -> bool:
+    """Whether a chat template renders tools and the answers to their calls."""
     question: list[Message] = [{"role": "user", "content": _QUESTION}]
-    prompt = _render(template, question, tools=[tool.spec])
     answered = [*question, {"role": "assistant", "content": "?"}, *answer_messages([], "\u241d")]
-    if _PROBE.name not in prompt or "\u241d" not in _render(template, answered):
-        raise InvalidArgument(
-            "the chat template of this model has no place for tools and their answers, which tool calls need: choose "
-            "prompt tags, or give the model's folder a chat_template.jinja that has one"
-        )
+    prompt = _render(template, question, tools=[_PROBE_TOOL.spec])
+    return _PROBE.name in prompt and "\u241d" in _render(template, answered)
+
+
+def format_of(template: Template, name: str = "auto") -> CallFormat:
+    """The call format of a chat template that shows tools, or the one called ``name``.
+
+    Raises: InvalidArgument if the template uses an unknown format.
+    """
     if name != "auto":
         return find_format(name)
+    question: list[Message] = [{"role": "user", "content": _QUESTION}]
+    prompt = _render(template, question, tools=[_PROBE_TOOL.spec])
     function = {"name": _PROBE.name, "arguments": _PROBE.arguments}
     call = {"id": _PROBE.id, "type": "function", "function": function}
     called = {"role": "assistant", "content": "", "tool_calls": [call]}
     chat = [*question, called, *answer_messages([], "!")]
-    rendered = _render(template, chat, tools=[tool.spec], add_generation_prompt=False)
+    rendered = _render(template, chat, tools=[_PROBE_TOOL.spec], add_generation_prompt=False)
     response = rendered.rpartition(_QUESTION)[2].removeprefix(prompt.rpartition(_QUESTION)[2])
     for form in (FORMATS["mistral"], FORMATS["hermes"], FORMATS["llama"]):  # llama last, because it needs no marks
         if any(_is_probe(text) for text in form.find(response)):
             return form
     raise InvalidArgument(
         f"the chat template of this model shows tool calls in none of the formats {', '.join(FORMATS)}: name the "
-        "model's format with context.calls, or choose prompt tags"
+        "format in which the model writes them with context.calls"
     )
 
 

@@ -16,10 +16,10 @@ from gagpo.agents.agent import EpisodeState
 from gagpo.agents.api.answer import Answer
 from gagpo.agents.api.client import ApiClient, ContextFull
 from gagpo.agents.call_formats import FORMATS, call_text
-from gagpo.agents.parsing import without_thoughts
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.agents.toolbox import Toolbox, answer_messages
 from gagpo.base.defaults import MAX_TOKENS
+from gagpo.base.thoughts import without_thoughts
 from gagpo.data import Turn
 from gagpo.envs.tools import Tool
 

@@ -221,7 +221,8 @@ class ProgramEpisode:
         """Conclude with the reward in the last line of the output, or with what was posted before."""
         self._unwatch()
         last_line = next((line for line in reversed(re.split("[\r\n]", result.output)) if line.strip()), "")
-        fault = f"the reward function failed: {result.failure}" if result.failure else ""
+        failure = result.failure.removeprefix("RewardError: ").removeprefix("Garbage: ")
+        fault = f"the reward function failed: {failure}" if failure else ""
         try:
             report = json.loads(last_line) if last_line.lstrip().startswith("{") else None
             if isinstance(report, dict) and "reward" in report:

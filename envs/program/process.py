@@ -20,6 +20,7 @@ from gagpo.envs.base import Info
 from gagpo.envs.pool.wire import Garbage
 from gagpo.envs.program.command import run
 from gagpo.envs.program.messages import Json
+from gagpo.envs.program.rewards import author, call_reward
 
 FUNCTIONS: Registry[Callable[..., Any]] = Registry("function", "gagpo.functions", {})
 
@@ -55,10 +56,9 @@ class ProgramProcess(gymnasium.Env[str, str]):
         os.environ.update(order["variables"])
         tempfile.tempdir = None  # the cached choice of the fork server: the next use reads TMPDIR again
         if "transcript" in order:
-            reward = FUNCTIONS.find(self.reward_function)(order["row"], order["transcript"])
-            if reward is None:
-                raise Garbage("the reward function returned None; return a number")
-            return _report(reward, "the reward function"), {"status": 0}
+            function = FUNCTIONS.find(self.reward_function)
+            row = order["row"]
+            return _report(call_reward(function, row, order["transcript"]), author(row)), {"status": 0}
         if self.agent:
             reward = asyncio.run(_run_agent(FUNCTIONS.find(self.agent), order["row"]))
             # Without a returned reward it may have posted one, so None is not an error.

@@ -18,6 +18,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "view": ("gagpo view runs/alfworld-quickstart --open", "gagpo view runs --out pages"),
     "check": ("gagpo check gagpo/ALFWorld-v0 -k size=small", "gagpo check walk:Walk-v0 --json"),
+    "play": ("gagpo play gagpo/ALFWorld-v0 --expert", "gagpo play gagpo/Storeroom-v0 --model starter:alfworld"),
     "plan": (
         "gagpo plan alfworld-qwen --gpu-memory 80",
         "gagpo plan alfworld-quickstart --run runs/alfworld-quickstart",

@@ -17,7 +17,7 @@ import typer
 from gagpo.base import once
 from gagpo.base.errors import Terminated
 from gagpo.base.terminal import cleaned
-from gagpo.cli import compare, environments, evaluate, examples, listing, models, planning, prompts, train, view
+from gagpo.cli import compare, environments, evaluate, examples, listing, models, planning, play, prompts, train, view
 from gagpo.cli.command import Command, Program
 
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -50,7 +50,7 @@ def options(
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
 
 
-for commands in (train, evaluate, compare, view, environments, planning, models, prompts, listing):
+for commands in (train, evaluate, compare, view, environments, play, planning, models, prompts, listing):
     commands.add_to(app)
 examples.add_to(app)
 for command in app.registered_commands:

@@ -105,7 +105,7 @@ def test_tools_and_calls_go_through_the_models_template(small, family):  # noqa:
     talk = Talk(ProgramContext(tokenizer, find_prompt("plain")))
     first = talk.ask(user("How much?"), tools=[TOOL])
     assert "price" in tokenizer.decode(first.prompt_ids)
-    raw = talk.context._form.write([ToolCall("price", {"item": "lamp"})])
+    raw = talk.context.call_format.write([ToolCall("price", {"item": "lamp"})])
     said = talk.answer(first, tokens(tokenizer, raw + tokenizer.eos_token))
     assert said.finish == "tool_calls" and said.content == ""
     (call,) = said.calls
@@ -156,10 +156,12 @@ def test_whatever_a_request_causes_rejects_it_alone(talk, monkeypatch, error, st
     assert len(talk.ask(user("one")).prompt_ids)
 
 
-def test_tools_without_a_place_in_the_template_are_rejected(talk):
-    talk.context.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+def test_tools_of_a_template_with_an_unknown_format_are_rejected(talk):
+    talk.context.tokenizer.chat_template = (
+        "{{ tools | tojson }}{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% endfor %}"
+    )
     rejection = talk.ask(user("one"), tools=[TOOL])
-    assert rejection.status == 400 and "no place for tools" in rejection.reason
+    assert rejection.status == 400 and "name the format in which the model writes them" in rejection.reason
 
 
 def test_a_request_of_only_the_system_is_rendered_with_any_template(talk):
