@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 from collections import Counter
@@ -20,6 +21,7 @@ _LATEX = str.maketrans(
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$"}
 )
+_MINUS = re.compile(r"(?<![\w.])-(?=[\d.])")  # a hyphen before a number
 CUT = 8  # least characters of a column of words
 
 
@@ -121,13 +123,31 @@ class Table:
         header, *rows = [f"| {' | '.join(row)} |" for row in cells]
         return [header, "|" + "---|" * len(self.header), *rows]
 
-    def latex(self) -> list[str]:
-        """Lines of LaTeX for the package booktabs."""
+    def latex(self, caption: str = "") -> list[str]:
+        r"""Lines of LaTeX for the package booktabs, with a caption as a floating table.
+
+        >>> print("\n".join(Table(["method", "points"], [["a-b", "-1.5 [-2.0, +0.5]"]]).latex()))
+        \begin{tabular}{lr}
+        \toprule
+        method & points \\
+        \midrule
+        a-b & $-$1.5 [$-$2.0, +0.5] \\
+        \bottomrule
+        \end{tabular}
+        """
         columns = "".join("l" if number in self.words else "r" for number in range(len(self.header)))
-        cells = [[" ".join(cell.split()).translate(_LATEX) for cell in row] for row in (self.header, *self.rows)]
-        header, *rows = [" & ".join(row) + r" \\" for row in cells]
+        header, *rows = [" & ".join(self._latex_cells(row)) + r" \\" for row in (self.header, *self.rows)]
         begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
-        return [begin, r"\toprule", header, r"\midrule", *rows, r"\bottomrule", end]
+        tabular = [begin, r"\toprule", header, r"\midrule", *rows, r"\bottomrule", end]
+        if not caption:
+            return tabular
+        head = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(caption)}}}"]
+        return [*head, *tabular, r"\end{table}"]
+
+    def _latex_cells(self, row: Sequence[str]) -> list[str]:
+        """The cells, with minus signs in place of hyphens in columns of numbers."""
+        cells = [_latex(cell) for cell in row]
+        return [cell if column in self.words else _MINUS.sub("$-$", cell) for column, cell in enumerate(cells)]
 
     def __rich__(self) -> rich.table.Table:
         from rich.table import Table
@@ -144,6 +164,11 @@ class Table:
                 table.add_section()
             table.add_row(*(Text(printable(cell), self.styles.get(cell, "")) for cell in row))
         return table
+
+
+def _latex(text: str) -> str:
+    """``text`` on one line, with the characters escaped that LaTeX reads as commands."""
+    return " ".join(text.split()).translate(_LATEX)
 
 
 def cut(names: Sequence[str], most: int) -> list[str]:

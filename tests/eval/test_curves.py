@@ -112,7 +112,7 @@ def texts_of(groups, tmp_path, monkeypatch, **more):
     from gagpo.eval import curves
 
     figures = []
-    monkeypatch.setattr(curves, "write_png", lambda figure, output: figures.append(figure))
+    monkeypatch.setattr(curves, "write_figure", lambda figure, output: figures.append(figure))
     plot_curves(groups, tmp_path / "curves.png", **more)
     (axis,) = figures[0].axes
     return axis, [text.get_text() for text in figures[0].legends[0].get_texts()]
