@@ -47,7 +47,7 @@
       return h("span", { class: `token ${colour(x)}`, "--size": size(x), title: label(x) }, visible);
     };
     const tokens = turn.tokens.text.map((text, i) => token(text, numbers?.[i]));
-    return h("div", { class: "strip", role: "group", "aria-label": `Tokens by ${name}` }, tokens);
+    return viewer.scrolls(h("div", { class: "strip", role: "group", "aria-label": `Tokens by ${name}` }, tokens));
   }
 
   viewer.noTurns = () =>
@@ -147,6 +147,7 @@
       actions(turn, t),
       turn.tokens?.text.length ? strip(turn, kind, advantage, masked) : null,
       sameState(g, e, t, siblings),
+      viewer.visitedOnce(siblings, e, t) ? h("p", { class: "soft" }, viewer.ONCE) : null,
     );
   }
 

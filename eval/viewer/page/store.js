@@ -66,6 +66,7 @@
       type: types[groups.type[g]],
       size: groups.size[g],
       wins: groups.wins[g],
+      reward: groups.reward[g],
       turns: groups.turns[g],
       differ: groups.differ[g],
       ordinal: g - start[groups.source[g]],
