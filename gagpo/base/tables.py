@@ -172,17 +172,33 @@ def _latex(text: str) -> str:
 
 
 def cut(names: Sequence[str], most: int) -> list[str]:
-    """``names`` cut to ``most`` characters: at the end, or in the middle if two would become equal.
+    """``names`` cut to ``most`` characters: at the end, or where names would become equal around what differs.
 
     >>> cut(["weights", "weights of a run", "weights of a run, averaged"], 13)
     ['weights', 'weig..f a run', 'weig..veraged']
+    >>> cut(["results/long-first/evals/after", "results/long-other/evals/after"], 14)
+    ['..first/eval..', '..other/eval..']
     """
     letters = max(0, most - 2)
-    ends = [name if len(name) <= most else name[:letters] + ".." for name in names]
     front = letters * 2 // 5
+    ends = [name if len(name) <= most else name[:letters] + ".." for name in names]
     middles = [name[:front] + ".." + name[len(name) - letters + front :] for name in names]
-    alike = {end for end, count in Counter(ends).items() if count > 1} - set(names)
-    return [middle if end in alike else end for end, middle in zip(ends, middles, strict=True)]
+    shown = [middle if end in _repeated(ends, names) else end for end, middle in zip(ends, middles, strict=True)]
+    alike = _repeated(shown, names)
+    if not alike:
+        return shown
+    same = [name for name, short in zip(names, shown, strict=True) if short in alike]
+    start = next((i for i, letters_here in enumerate(zip(*same, strict=False)) if len(set(letters_here)) > 1), 0)
+    window = max(0, most - 4)
+    return [
+        f"..{name[start : start + window]}.." if short in alike else short
+        for name, short in zip(names, shown, strict=True)
+    ]
+
+
+def _repeated(texts: Sequence[str], names: Sequence[str]) -> set[str]:
+    """The texts that stand for several names and are themselves none."""
+    return {text for text, count in Counter(texts).items() if count > 1} - set(names)
 
 
 def facts(pairs: Sequence[tuple[str, str]], width: int = WIDTH) -> list[str]:
