@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -146,10 +146,9 @@ class Comparison:
         """Differences in mean reward, in success, or both: one row per result that is compared with the baseline."""
         tables = []
         if self.rewards:
-            tables.append(_difference_table(["difference", "mean reward"], self.rewards, reward_with_interval))
+            tables.append(_reward_difference_table(self.rewards))
         if self.headline.success:
-            name = "difference, success" if self.rewards else "difference"
-            tables.append(_difference_table([name, "points"], self.differences, with_interval))
+            tables.append(_difference_table("difference, success" if self.rewards else "difference", self.differences))
         return tables
 
     def at_k_difference_tables(self) -> list[Table]:
@@ -190,21 +189,36 @@ def _fitting(table: Table, width: int) -> list[Table]:
     return [table] if table.fits(width) or "mean reward" not in table.header else table.split(width)
 
 
-def _difference_table(
-    header: Sequence[str], differences: Sequence[Difference], text: Callable[[Interval, bool], str]
-) -> Table:
+def _difference_table(name: str, differences: Sequence[Difference]) -> Table:
     rows = [
         [
             difference.label,
-            text(difference.rise, True),
+            with_interval(difference.rise, signed=True),
             str(difference.gained),
             str(difference.lost),
             p_value(difference.p_holm),
         ]
         for difference in differences
     ]
-    p_name = "p (Holm)" if len(differences) > 1 else "p"
-    return Table([*header, "better", "worse", p_name], rows)
+    return Table([name, "points", "better", "worse", _p_name(differences)], rows)
+
+
+def _reward_difference_table(differences: Sequence[Difference]) -> Table:
+    """The number of tasks with a higher and a lower reward share a column, because rewards take more letters."""
+    rows = [
+        [
+            difference.label,
+            reward_with_interval(difference.rise, signed=True),
+            f"{difference.gained}/{difference.lost}",
+            p_value(difference.p_holm),
+        ]
+        for difference in differences
+    ]
+    return Table(["difference", "mean reward", "up/down", _p_name(differences)], rows)
+
+
+def _p_name(differences: Sequence[Difference]) -> str:
+    return "p (Holm)" if len(differences) > 1 else "p"
 
 
 def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | None = None) -> Comparison:

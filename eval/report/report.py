@@ -115,8 +115,7 @@ def _headline(split: str, comparison: Comparison) -> dict[str, object]:
     sentence: dict[str, object] = {"split": split, "name": "Success", "numbers": rates, "success": {}}
     if not comparison.rewards:
         return sentence | {"rise": f"{with_interval(first.rise, signed=True)} points"}
-    means = [result.mean_reward.value for result in results.values()]
-    rewards = {stage: reward_number(mean, *means) for stage, mean in zip(results, means, strict=True)}
+    rewards = {stage: reward_number(result.mean_reward.value) for stage, result in results.items()}
     return {
         "split": split,
         "name": "Mean reward",

@@ -244,6 +244,10 @@
     success: ["success", "Success", (g) => [viewer.bar(rate(g)), `${wins(g)} of ${size(g)}`], rate],
   };
 
+  // The type of a row's task; no column without types.
+  const typeColumn = (type) =>
+    viewer.data.types.some(Boolean) ? [["type", "Type", (row) => viewer.short(type(row), 40), type]] : [];
+
   const groupColumns = () => [
     [
       "task",
@@ -251,7 +255,7 @@
       (g) => h("a", { href: viewer.groupLink(g) }, viewer.short(group(g).task, 90)),
       (g) => group(g).task,
     ],
-    ["type", "Type", (g) => viewer.short(group(g).type, 40), (g) => group(g).type],
+    ...typeColumn((g) => group(g).type),
     ["when", "From", (g) => viewer.sourceName(group(g).source), source],
     ...viewer.measures().map(({ key }) => MEASURE_COLUMNS[key]),
     ["turns", "Turns", (g) => groupColumn("turns")(g).toFixed(1), groupColumn("turns")],
@@ -291,9 +295,9 @@
 
   const outcomeCell = (e) => h("span", { class: flags(e) & 1 ? "good" : "bad" }, viewer.outcome(flags(e)));
 
-  const EPISODES = [
+  const episodeColumns = () => [
     ["task", "Task", episodeCell, (e) => group(owner(e)).task],
-    ["type", "Type", (e) => viewer.short(group(owner(e)).type, 40), (e) => group(owner(e)).type],
+    ...typeColumn((e) => group(owner(e)).type),
     ["when", "From", (e) => viewer.sourceName(group(owner(e)).source), (e) => source(owner(e))],
     ["outcome", "Outcome", outcomeCell, (e) => flags(e) & 7],
     ["reward", "Reward", (e) => viewer.number(episodeReward(e)), episodeReward],
@@ -304,7 +308,7 @@
     viewer.table("Episodes", query, {
       form: filters(ENDS),
       find: viewer.matchingEpisodes,
-      columns: () => EPISODES,
+      columns: episodeColumns,
       noun: "episode",
       standard: { value: (e) => -source(owner(e)), words: "in file order" },
     });

@@ -155,10 +155,11 @@
   function column(g, e, siblings, kind) {
     const episode = siblings[e];
     const { turns, info } = episode;
-    const success = viewer.succeeded(episode);
+    const reward = `reward ${viewer.number(episode.reward)}`;
+    const success = episode.good ? "success" : "no success";
     const facts = [
       viewer.times(turns.length || episode.length, "turn"),
-      `reward ${viewer.number(episode.reward)}`,
+      !episode.byReward && reward,
       viewer.visible(episode.outcome),
       episode.temperature !== undefined && `temperature ${viewer.number(episode.temperature)}`,
       viewer.sourceName(viewer.group(g).source),
@@ -168,7 +169,7 @@
       h(
         "p",
         null,
-        h("b", { class: success ? "good" : "bad" }, success ? "success" : "no success"),
+        h("b", { class: episode.good ? "good" : "bad" }, episode.byReward ? reward : success),
         ` · ${facts.filter(Boolean).join(" · ")}`,
         episode.kept === false && h("b", { class: "bad" }, " · left out of training"),
       ),
@@ -195,10 +196,10 @@
     const links = siblings.map((sibling, i) => {
       const attributes = {
         href: viewer.episodeLink(g, i),
-        class: sibling.success ? "good" : "bad",
+        class: sibling.good ? "good" : "bad",
         "aria-current": i === e ? "page" : null,
       };
-      return h("a", attributes, `episode ${i + 1} ${sibling.success ? "✓" : "✗"}`);
+      return h("a", attributes, `episode ${i + 1} ${sibling.good ? "✓" : "✗"}`);
     });
     const taskLink = viewer.link(["task", viewer.data.groups.task[g]]);
     return h(

@@ -34,13 +34,11 @@
     return episodes.flatMap((episode) => episode.states ?? []).filter((other) => other === state).length === 1;
   };
   viewer.ONCE =
-    "State visited once in this group: GAGPO has no other return to compare with, so the value of the state is the " +
-    "return of this turn, and its credit is near 0.";
-
-  const succeeded = (episode) => Boolean(episode.success && episode.outcome !== "failed");
-  viewer.succeeded = succeeded;
+    "Visited once: no other turn of this group is in this state. Its value is therefore the return of this turn, and " +
+    "GAGPO's credit is near 0, also for an action that succeeds.";
 
   function outcome(episode) {
+    if (episode.byReward) return `reward ${viewer.number(episode.reward)}`;
     if (episode.success) return "success";
     return episode.outcome === "terminated" ? "no success" : viewer.visible(episode.outcome);
   }
@@ -51,7 +49,7 @@
       { scope: "col" },
       h("a", { href: viewer.episodeLink(g, e) }, `episode ${e + 1}`),
       " ",
-      h("span", { class: episode.success ? "good" : "bad" }, outcome(episode)),
+      h("span", { class: episode.good ? "good" : "bad" }, outcome(episode)),
       episode.kept === false && h("small", null, " left out of training"),
     );
   }
@@ -125,7 +123,7 @@
   // What "visited once" means, if a turn of the group is marked with it.
   function visitedOnceNote(episodes) {
     const marked = episodes.some((episode, e) => episode.turns.some((_, t) => viewer.visitedOnce(episodes, e, t)));
-    return marked ? h("p", { class: "soft once-note" }, `"visited once": ${viewer.ONCE}`) : null;
+    return marked ? h("p", { class: "soft once-note" }, viewer.ONCE) : null;
   }
 
   function groupFacts(g, group) {
