@@ -67,7 +67,11 @@ def write_report(run_folder: str | Path, pass_at: Sequence[int] | None = None) -
         health=health(run.metrics),
         seconds=run.seconds(),
         numbers=_numbers(run),
-        samples=[_samples(path) for path in _episode_files(folder, next(iter(evaluations.values()), []))],
+        samples=[
+            _samples(path, run.headline.success)
+            for path in _episode_files(folder, next(iter(evaluations.values()), []))
+        ],
+        shows_success=run.headline.success,
         **_versions_and_settings(folder),
     )
     target = folder / "report.html"
@@ -163,16 +167,23 @@ def _episode_files(folder: Path, evaluations: Sequence[Evaluation]) -> list[Path
     return [path for path in named if path in files] or files[:2]
 
 
-def _samples(path: Path, each: int = 2) -> dict[str, object]:
-    """The first ``each`` successes and failures of an episodes file, and an error if a line is broken."""
+def _samples(path: Path, by_success: bool, each: int = 2) -> dict[str, object]:
+    """The first ``each`` successes and failures of an episodes file, and an error if a line is broken.
+
+    by_success: whether success is reported; else the episodes with the highest and the lowest rewards are chosen.
+    """
     episodes: list[EpisodeRecord] = []
     try:
         episodes, problems = read_episode_file(path)
     except BadResult as error:
         problems = [str(error)]
-    wins = [episode for episode in episodes if episode.won][:each]
-    losses = [episode for episode in episodes if not episode.won][:each]
-    return {"name": path.stem, "episodes": [*wins, *losses], "complaint": problems[0] if problems else ""}
+    if by_success:
+        first = [episode for episode in episodes if episode.won][:each]
+        last = [episode for episode in episodes if not episode.won][:each]
+    else:
+        ranked = sorted(episodes, key=lambda episode: -episode.reward)
+        first, last = ranked[:each], ranked[each:][-each:]
+    return {"name": path.stem, "episodes": [*first, *last], "complaint": problems[0] if problems else ""}
 
 
 def _versions_and_settings(folder: Path) -> dict[str, object]:
