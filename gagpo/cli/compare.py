@@ -93,7 +93,7 @@ def report(*, as_json: Json = False, **options: object) -> None:
 
     request = ReportRequest(**request_values(ReportRequest, options))
     if request.y is not None and request.curves is None:
-        raise InvalidArgument("--y needs a file to draw into: add --curves FILE.pdf, .svg or .png")
+        raise InvalidArgument("--y needs a file to draw into: add --curves FILE.png (or .pdf, .svg)")
     if request.curves:
         figure_format(request.curves)  # a wrong name is an error before any page is written
     ks = read_ks(request.pass_at)
