@@ -89,8 +89,8 @@ def before_and_after(run: Run, split: str) -> list[Evaluation]:
 def _result(split: str, evaluations: Sequence[Evaluation], pass_at: Sequence[int] | None) -> dict[str, object]:
     """The tables of a split, one column per evaluation, and the comparison with the first."""
     results = {evaluation.stage or evaluation.label: evaluation.result for evaluation in evaluations}
-    shown = joint_headline(results.values())
-    rows = zip(*(measured_facts(result, shown) for result in results.values()), strict=False)
+    headline = joint_headline(results.values())
+    rows = zip(*(measured_facts(result, headline) for result in results.values()), strict=False)
     comparison: Comparison | None = None
     complaint = ""
     try:

@@ -183,16 +183,16 @@ def cut(names: Sequence[str], most: int) -> list[str]:
     front = letters * 2 // 5
     ends = [name if len(name) <= most else name[:letters] + ".." for name in names]
     middles = [name[:front] + ".." + name[len(name) - letters + front :] for name in names]
-    shown = [middle if end in _repeated(ends, names) else end for end, middle in zip(ends, middles, strict=True)]
-    alike = _repeated(shown, names)
+    cut_names = [middle if end in _repeated(ends, names) else end for end, middle in zip(ends, middles, strict=True)]
+    alike = _repeated(cut_names, names)
     if not alike:
-        return shown
-    same = [name for name, short in zip(names, shown, strict=True) if short in alike]
-    start = next((i for i, letters_here in enumerate(zip(*same, strict=False)) if len(set(letters_here)) > 1), 0)
+        return cut_names
+    ambiguous = [name for name, short in zip(names, cut_names, strict=True) if short in alike]
+    start = next((i for i, letters_here in enumerate(zip(*ambiguous, strict=False)) if len(set(letters_here)) > 1), 0)
     window = max(0, most - 4)
     return [
         f"..{name[start : start + window]}.." if short in alike else short
-        for name, short in zip(names, shown, strict=True)
+        for name, short in zip(names, cut_names, strict=True)
     ]
 
 
