@@ -49,7 +49,7 @@ from gagpo.eval.curves import (
     plain_axes,
     plot_curves,
     training_lines,
-    write_png,
+    write_figure,
 )
 from gagpo.eval.runs import Run, load_run
 from gagpo.eval.study import RunRow, read_rows, row_of
@@ -186,7 +186,7 @@ def plot_each(groups: Mapping[str, Sequence[Run]], output: Path, x: str, smooth:
         axis.set_visible(False)
     legend = f"success in training, %, over {X_NAMES[x]}; grey: {first}; band: lowest to highest seed"
     figure.supxlabel(legend, fontsize=8, color=GREY)
-    return write_png(figure, output)
+    return write_figure(figure, output)
 
 
 def darkened(picture: Path) -> Path:

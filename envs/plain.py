@@ -16,6 +16,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.data import SUCCESS_ASSUMED
 from gagpo.envs.base import Info, Outcome, Text, TextEnv
 from gagpo.envs.tasks import Task, TaskSet
 
@@ -146,6 +147,8 @@ class PlainEnv(TextEnv):
         outcome.terminated = bool(terminated)
         outcome.truncated = bool(truncated)
         outcome.success = bool(info.get("success", terminated and outcome.reward > 0))
+        if "success" not in info and outcome.reward not in (0.0, 1.0):
+            outcome.extras[SUCCESS_ASSUMED] = True
         outcome.valid = bool(info.get("valid", True))
         return outcome
 

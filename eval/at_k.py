@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.eval.results import EvalResult, TaskResult, powers_of_two
+from gagpo.eval.results import EvalResult, TaskResult, joint_headline, powers_of_two
 from gagpo.eval.statistics import (
     Interval,
     cluster_bootstrap,
@@ -267,12 +267,14 @@ def measures_of(results: Collection[EvalResult]) -> list[Measure]:
 def shown_ks(results: Mapping[str, EvalResult], pass_at: Sequence[int] | None = None) -> list[int]:
     """The k to show: ``pass_at``, by default 1, 2, 4, ... and the smallest number of episodes per task.
 
-    Empty by default if a result has one episode per task.
+    Empty by default if a result has one episode per task, or none reports success.
 
     Raises:
         InvalidArgument: a k of ``pass_at`` exceeds the episodes per task of a result.
     """
     if pass_at is None:
+        if not joint_headline(results.values()).success:
+            return []
         fewest = min(result.task_set.tries for result in results.values())
         return powers_of_two(fewest) if fewest > 1 else []
     for label, result in results.items():

@@ -10,10 +10,26 @@ from pathlib import Path
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.tables import WIDTH, Table, facts
 from gagpo.eval.at_k import KDifference, Measure, at_k_record, measures_of, shown_ks
-from gagpo.eval.results import EvalResult
+from gagpo.eval.results import EvalResult, joint_headline
 from gagpo.eval.runs import load_run
-from gagpo.eval.statistics import Interval, holm, paired_difference, paired_test
-from gagpo.eval.summary import at_k_table, measured, p_value, plain, task_set_facts, with_interval
+from gagpo.eval.statistics import (
+    Interval,
+    holm,
+    paired_difference,
+    paired_mean_difference,
+    paired_mean_test,
+    paired_test,
+)
+from gagpo.eval.summary import (
+    at_k_table,
+    measured,
+    p_value,
+    results_table,
+    reward_with_interval,
+    task_set_facts,
+    with_interval,
+)
+from gagpo.runs.headline import Headline
 
 
 class DifferentTaskSets(GagpoError, ValueError):
@@ -22,12 +38,12 @@ class DifferentTaskSets(GagpoError, ValueError):
 
 @dataclass(frozen=True)
 class Difference:
-    """One result compared with the baseline.
+    """One result compared with the baseline, in success or in mean reward.
 
-    rise: its success rate minus the baseline's.
+    rise: its success rate, or mean reward, minus the baseline's.
     p: of the paired test named ``test``.
     p_holm: ``p`` corrected for all comparisons of the table.
-    gained, lost: number of tasks solved more or less often than by the baseline.
+    gained, lost: number of tasks solved more or less often than by the baseline, or with a higher or lower reward.
     """
 
     label: str
@@ -76,12 +92,14 @@ class Comparison:
 
     ks: the k of pass@k and the like; empty if they are not compared.
     at_k: the differences in these measures, by measure, result and k.
+    rewards: the differences in mean reward; empty where it says no more than success does.
     """
 
     results: dict[str, EvalResult]
     differences: tuple[Difference, ...]
     ks: tuple[int, ...] = ()
     at_k: tuple[AtKDifference, ...] = ()
+    rewards: tuple[Difference, ...] = ()
 
     @property
     def baseline(self) -> str:
@@ -93,8 +111,15 @@ class Comparison:
             "baseline": self.baseline,
             "results": {label: result.summary() for label, result in self.results.items()},
             "differences": {difference.label: difference.record() for difference in self.differences},
+            **self._reward_record(),
             **self._at_k_record(),
         }
+
+    def _reward_record(self) -> dict[str, object]:
+        """The differences in mean reward; nothing if they are not compared."""
+        if not self.rewards:
+            return {}
+        return {"reward_differences": {difference.label: difference.record() for difference in self.rewards}}
 
     def _at_k_record(self) -> dict[str, object]:
         """The measures of k episodes; nothing if they are not compared."""
@@ -107,24 +132,24 @@ class Comparison:
     @property
     def note(self) -> str:
         """What the differences are, and the tests behind their p-values."""
-        names = {difference.test for difference in self.differences} | {row.difference.test for row in self.at_k}
+        differences = [*self.rewards, *(self.differences if self.headline.success else ())]
+        names = {difference.test for difference in differences} | {row.difference.test for row in self.at_k}
         tests = ", ".join(sorted(names))
         return f"against {self.baseline}; 95 % intervals, paired by task; p: {tests}"
 
-    def difference_table(self) -> Table:
-        """One row per result that is compared with the baseline."""
-        rows = [
-            [
-                difference.label,
-                with_interval(difference.rise, signed=True),
-                str(difference.gained),
-                str(difference.lost),
-                p_value(difference.p_holm),
-            ]
-            for difference in self.differences
-        ]
-        p_name = "p (Holm)" if len(self.differences) > 1 else "p"
-        return Table(["difference", "points", "better", "worse", p_name], rows)
+    @property
+    def headline(self) -> Headline:
+        """Which numbers are shown first."""
+        return joint_headline(self.results.values())
+
+    def difference_tables(self) -> list[Table]:
+        """Differences in mean reward, in success, or both: one row per result that is compared with the baseline."""
+        tables = []
+        if self.rewards:
+            tables.append(_reward_difference_table(self.rewards))
+        if self.headline.success:
+            tables.append(_difference_table("difference, success" if self.rewards else "difference", self.differences))
+        return tables
 
     def at_k_difference_tables(self) -> list[Table]:
         """One table per measure of k episodes, one row per result and k."""
@@ -146,24 +171,54 @@ class Comparison:
 
     def lines(self, width: int = WIDTH) -> list[str]:
         """The tables as ASCII lines of at most ``width`` columns."""
-        results = [
-            [label, with_interval(result.success), plain(result.mean_turns), str(result.failed)]
-            for label, result in self.results.items()
-        ]
+        tables = [*_fitting(results_table(self.results), width), *self.difference_tables(), *self._at_k_tables(width)]
         return [
             *facts(task_set_facts(self.results[self.baseline])[:2], width),
             "",
-            *Table(["result", "success %", "turns", "failed"], results).lines(width),
-            "",
-            *self.difference_table().lines(width),
-            *(line for table in self._at_k_tables(width) for line in ("", *table.lines(width))),
-            "",
+            *(line for table in tables for line in (*table.lines(width), "")),
             *facts([("note", self.note)], width),
         ]
 
     def _at_k_tables(self, width: int) -> list[Table]:
         rates = at_k_table(self.results, self.ks)
         return [*(rates.split(width, keys=2) if rates else []), *self.at_k_difference_tables()]
+
+
+def _fitting(table: Table, width: int) -> list[Table]:
+    """The table, in parts if it has both mean rewards and success rates and does not fit."""
+    return [table] if table.fits(width) or "mean reward" not in table.header else table.split(width)
+
+
+def _difference_table(name: str, differences: Sequence[Difference]) -> Table:
+    rows = [
+        [
+            difference.label,
+            with_interval(difference.rise, signed=True),
+            str(difference.gained),
+            str(difference.lost),
+            p_value(difference.p_holm),
+        ]
+        for difference in differences
+    ]
+    return Table([name, "points", "better", "worse", _p_name(differences)], rows)
+
+
+def _reward_difference_table(differences: Sequence[Difference]) -> Table:
+    """The number of tasks with a higher and a lower reward share a column, because rewards take more letters."""
+    rows = [
+        [
+            difference.label,
+            reward_with_interval(difference.rise, signed=True),
+            f"{difference.gained}/{difference.lost}",
+            p_value(difference.p_holm),
+        ]
+        for difference in differences
+    ]
+    return Table(["difference", "mean reward", "up/down", _p_name(differences)], rows)
+
+
+def _p_name(differences: Sequence[Difference]) -> str:
+    return "p (Holm)" if len(differences) > 1 else "p"
 
 
 def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | None = None) -> Comparison:
@@ -191,7 +246,24 @@ def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | 
         ),
         tuple(ks),
         tuple(_at_k_differences(results, ks)) if ks else (),
+        _reward_differences(results) if joint_headline(results.values()).reward else (),
     )
+
+
+def _reward_differences(results: Mapping[str, EvalResult]) -> tuple[Difference, ...]:
+    """The differences in mean reward, paired by task."""
+    (_, first), *remaining = results.items()
+    before = first.task_rewards
+    tests = [paired_mean_test(before, other.task_rewards) for _, other in remaining]
+    corrected = holm([p for p, _ in tests])
+    differences = []
+    for (label, other), (p, test), p_holm in zip(remaining, tests, corrected, strict=True):
+        after = other.task_rewards
+        gained = sum(b > a for a, b in zip(before, after, strict=True))
+        lost = sum(b < a for a, b in zip(before, after, strict=True))
+        rise = paired_mean_difference(before, after)
+        differences.append(Difference(label, rise, p, p_holm, test, gained, lost))
+    return tuple(differences)
 
 
 def _at_k_differences(results: Mapping[str, EvalResult], ks: Sequence[int]) -> Iterator[AtKDifference]:

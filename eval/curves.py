@@ -1,4 +1,4 @@
-"""Learning curves as a PNG: one line per method, the mean over its seeds, with a band for their range."""
+"""Learning curves as a figure: one line per method, the mean over its seeds, with a band for their range."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.eval.runs import Run, trailing_mean
 from gagpo.eval.statistics import Interval
+from gagpo.runs.headline import joint
 from gagpo.runs.register import find
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METRIC = "success_rate"
+REWARD = "reward_mean"
+FORMATS = ("pdf", "svg", "png")
+"""Suffixes of figures; PDF and SVG for papers, since they are drawn as lines."""
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colour-blind safe palette, without yellow."""
 
@@ -92,31 +97,47 @@ def training_lines(runs: Sequence[Run], x: str, smooth: int = 1, metric: str = M
     return [(xs, trailing_mean(ys, smooth)) for xs, ys in lines]
 
 
-def evaluation_points(runs: Sequence[Run], split: str, x: str) -> list[tuple[list[float], list[Interval]]]:
-    """The x of each run's evaluations on ``split``, and their success rates."""
+def evaluation_points(
+    runs: Sequence[Run], split: str, x: str, metric: str = METRIC
+) -> list[tuple[list[float], list[Interval]]]:
+    """The x of each run's evaluations on ``split``, and their success rates or mean rewards."""
     series = []
     for run in runs:
         points: dict[float, Interval] = {}
         for evaluation in run.trained(split):  # the later of two evaluations at one x counts
             place = None if evaluation.iteration is None else run.at(evaluation.iteration, X_KEYS[x])
             if place is not None:
-                points[place] = evaluation.result.success
+                result = evaluation.result
+                points[place] = result.mean_reward if metric == REWARD else result.success
         series.append((sorted(points), [points[place] for place in sorted(points)]))
     return series
 
 
 def chart_panels(groups: Mapping[str, Sequence[Run]], x: str, smooth: int) -> list[ChartPanel]:
-    """A plot of training, and one for each split that was evaluated at least twice."""
+    """A plot of training, and one for each split that was evaluated at least twice.
+
+    Of mean rewards, of success, or first of rewards and then of success: see :class:`gagpo.runs.headline.Headline`.
+    """
+    headline = joint(run.outcomes for group in groups.values() for run in group).headline
+    rewards = _panels_of(groups, x, smooth, REWARD) if headline.reward else []
+    return [*rewards, *(_panels_of(groups, x, smooth, METRIC) if headline.success else [])]
+
+
+def _panels_of(groups: Mapping[str, Sequence[Run]], x: str, smooth: int, metric: str) -> list[ChartPanel]:
+    """The plots of the mean reward or of success."""
     panels: list[ChartPanel] = []
-    training = {label: training_lines(group, x, smooth) for label, group in groups.items()}
+    bounded = metric == METRIC
+    unit = find(metric).unit
+    training = {label: training_lines(group, x, smooth, metric) for label, group in groups.items()}
     if any(line[0] for lines in training.values() for line in lines):
-        panels.append(ChartPanel(f"{find(METRIC).caption}{_window(smooth)}", training))
+        panels.append(ChartPanel(f"{find(metric).caption}{_window(smooth)}", training, unit=unit, bounded=bounded))
+    name = "success" if bounded else "mean reward"
     for split in dict.fromkeys(split for group in groups.values() for run in group for split in run.splits()):
-        points = {label: evaluation_points(group, split, x) for label, group in groups.items()}
+        points = {label: evaluation_points(group, split, x, metric) for label, group in groups.items()}
         lines = {label: [(at, [r.value for r in rates]) for at, rates in group] for label, group in points.items()}
         if any(len(line[0]) > 1 for seeds in lines.values() for line in seeds):
             intervals = {label: [rates for _, rates in group] for label, group in points.items()}
-            panels.append(ChartPanel(f"success on {split}{_missing(lines)}", lines, intervals))
+            panels.append(ChartPanel(f"{name} on {split}{_missing(lines)}", lines, intervals, unit, bounded))
     return panels
 
 
@@ -148,15 +169,18 @@ def plot_curves(
     smooth: int = 1,
     metric: str | None = None,
 ) -> Path:
-    """Draw runs by label into one PNG; return its path. Runs of one label are seeds of one method.
+    """Draw runs by label into one figure; return its path. Runs of one label are seeds of one method.
 
+    output: the suffix is the format, ``.pdf``, ``.svg`` or ``.png``.
     x: ``iteration`` or ``turns``.
     smooth: window of the trailing mean, in iterations.
-    metric: a metric of training to draw alone; by default the success in training and on each split.
+    metric: a metric of training to draw alone; by default the success in training and on each split, below the mean
+        reward where rewards are graded.
 
     Raises:
-        InvalidArgument: there is nothing to draw, or x or the metric is unknown.
+        InvalidArgument: there is nothing to draw, or x, the metric or the format is unknown.
     """
+    figure_format(output)
     if x not in X_KEYS:
         raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
     from matplotlib.lines import Line2D
@@ -166,19 +190,30 @@ def plot_curves(
         raise InvalidArgument(f"there is no curve to draw: no run has {METRIC!r} over {X_KEYS[x]!r}")
     names = {label: label if metric is None else f"{label}{_drawn(panels[0].lines[label])}" for label in groups}
     legend = 0.0 if metric is None else 0.08 * min(60, max(map(len, names.values())))  # inches more for its names
-    figure = empty_figure(1.8 + 3.4 * len(panels) + legend, 3.4)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    rows = _rows_of(panels)
+    columns = max(map(len, rows))
+    figure = empty_figure(1.8 + 3.4 * columns + legend, 3.4 * len(rows))
+    axes = figure.subplots(len(rows), columns, squeeze=False)
     styles = {label: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, label in enumerate(groups)}
-    for axis, panel in zip(axes, panels, strict=True):
-        _draw_panel(axis, panel, styles)
-        axis.set_xlabel(X_NAMES[x], color=INK)
+    for row_axes, row in zip(axes, rows, strict=True):
+        for axis, panel in zip(row_axes, row, strict=False):
+            _draw_panel(axis, panel, styles)
+            axis.set_xlabel(X_NAMES[x], color=INK)
+        for axis in row_axes[len(row) :]:
+            axis.set_axis_off()
     handles = [
         Line2D([], [], color=colour, marker=marker, label=literal(names[label]))
         for label, (colour, marker) in styles.items()
     ]
     figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False)
     figure.supxlabel(_legend(groups, panels), fontsize=8, color=GREY)
-    return write_png(figure, output)
+    return write_figure(figure, output)
+
+
+def _rows_of(panels: Sequence[ChartPanel]) -> list[list[ChartPanel]]:
+    """Plots of rewards above those of success; other plots in one row."""
+    rows = [[panel for panel in panels if panel.bounded == bounded] for bounded in (False, True)]
+    return [row for row in rows if row]
 
 
 def empty_figure(width: float, height: float) -> Figure:
@@ -191,11 +226,29 @@ def empty_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def write_png(figure: Figure, output: Path) -> Path:
-    """Write the file whole or not at all; equal figures give equal files."""
+def figure_format(path: Path) -> str:
+    """The format of a figure by the suffix of its file: ``pdf``, ``svg`` or ``png``.
+
+    Raises:
+        InvalidArgument: another suffix.
+    """
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise InvalidArgument(f"unknown format of a figure {str(path)!r:.200}; end its name in .pdf, .svg or .png")
+    return suffix
+
+
+def write_figure(figure: Figure, output: Path) -> Path:
+    """Write the file whole or not at all, in the format of its suffix; equal figures give equal files."""
+    import matplotlib
+
+    form = figure_format(output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    with durable.replacing(output, flushed=False) as part:
-        figure.savefig(part, format="png", metadata={"Software": None})
+    # Dates, versions and random ids would make equal figures differ. Type 42 fonts are what journals accept.
+    no_date = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    context = matplotlib.rc_context({"svg.hashsalt": "gagpo", "pdf.fonttype": 42})
+    with context, durable.replacing(output, flushed=False) as part:
+        figure.savefig(part, format=form, metadata=no_date[form])
     return output
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from gagpo.runs.headline import headline_of_rows
 from gagpo.runs.register import environments_of, of_environment
 
 Row = Mapping[str, float]
@@ -25,6 +26,14 @@ class HealthFinding:
 
     level: Level
     sentence: str
+
+    @property
+    def word(self) -> str:
+        """The level as a word, which a page shows in the level's colour."""
+        return {"bad": "Act", "watch": "Look", "good": "Good"}[self.level]
+
+    def __str__(self) -> str:
+        return self.sentence if self.level == "good" else f"{self.word}: {self.sentence}"
 
 
 def health(rows: Sequence[Row]) -> list[HealthFinding]:
@@ -50,8 +59,7 @@ def health_line(rows: Sequence[Row]) -> str:
 
 def sentences(rows: Sequence[Row]) -> list[str]:
     """Every finding as a sentence, marked by its level."""
-    marks = {"bad": "Act: ", "watch": "Look: ", "good": ""}
-    return [marks[finding.level] + finding.sentence for finding in health(rows)]
+    return [str(finding) for finding in health(rows)]
 
 
 def recent(rows: Sequence[Row], key: str, count: int = RECENT) -> float:
@@ -195,7 +203,8 @@ def invalid(rows: Sequence[Row]) -> HealthFinding | None:
         return HealthFinding("good", sentence)
     leading = max(INVALID, key=lambda name: -1.0 if math.isnan(kind := recent(rows, name)) else kind)
     cause, meaning = INVALID[leading]
-    if leading != "invalid_cut" and recent(rows, "success_rate") > 0:  # a model that succeeds speaks the language
+    earns = recent(rows, "success_rate") > 0 or (headline_of_rows(rows).reward and recent(rows, "reward_mean") > 0)
+    if leading != "invalid_cut" and earns:  # a model that succeeds speaks the language
         return HealthFinding("watch", f"{sentence}, most {cause}: they cost turns")
     return HealthFinding("bad" if share > 0.5 else "watch", f"{sentence}, most {cause}: {meaning}")
 
@@ -212,9 +221,11 @@ def collapse(rows: Sequence[Row]) -> HealthFinding | None:
 
 
 def progress(rows: Sequence[Row]) -> HealthFinding | None:
-    """Recent success compared with the first iterations."""
+    """Recent success, or mean reward, compared with the first iterations."""
     if len(rows) < 2 * RECENT:
         return None
+    if headline_of_rows(rows).reward:
+        return _progress_of_reward(rows)
     first, last = recent(rows[:RECENT], "success_rate"), recent(rows, "success_rate")
     if math.isnan(first) or math.isnan(last):
         return None
@@ -222,6 +233,19 @@ def progress(rows: Sequence[Row]) -> HealthFinding | None:
     if last < first - 0.1:
         return HealthFinding("bad", f"{sentence}: it is getting worse")
     return HealthFinding("good" if last > first + 0.02 else "watch", sentence)
+
+
+def _progress_of_reward(rows: Sequence[Row]) -> HealthFinding | None:
+    """The limits are relative to the range of the rewards so far, because rewards have any unit."""
+    rewards = [row["reward_mean"] for row in rows if math.isfinite(row.get("reward_mean", math.nan))]
+    first, last = recent(rows[:RECENT], "reward_mean"), recent(rows, "reward_mean")
+    if math.isnan(first) or math.isnan(last):
+        return None
+    span = max(rewards) - min(rewards)
+    sentence = f"mean reward in training went from {first:.3g} to {last:.3g}"
+    if last < first - 0.5 * span:
+        return HealthFinding("bad", f"{sentence}: it is getting worse")
+    return HealthFinding("good" if last > first + 0.25 * span else "watch", sentence)
 
 
 def failures(rows: Sequence[Row]) -> HealthFinding | None:

@@ -156,11 +156,11 @@ def _evaluated_agent(prepared: PreparedEvaluation, sources: Sources) -> Evaluate
         return EvaluatedAgent(ExpertAgent(), "expert", None, kwargs, identity={"weights": ""})
     from gagpo.model.loading import commit_of  # torch, which the random agent and the expert do not need
 
-    folder = _weights(request, sources)
+    folder, name = _weights(request, sources)
     like = sources.like
     revision = request.revision or (like.revision if like is not None and like.model == request.model else None)
     commit = None if sources.run is not None else commit_of(folder, revision)
-    name = f"{request.model}@{commit[:12]}" if commit else request.model
+    name = f"{name}@{commit[:12]}" if commit else name
     identity = weights_identity(Path(folder)) if Path(folder).is_dir() else commit or ""
     agent = _language_agent(folder, commit, prepared, sources)
     return EvaluatedAgent(
@@ -173,20 +173,22 @@ def _evaluated_agent(prepared: PreparedEvaluation, sources: Sources) -> Evaluate
     )
 
 
-def _weights(request: EvaluationRequest, sources: Sources) -> str:
-    """The folder, or the hub name, of the weights."""
+def _weights(request: EvaluationRequest, sources: Sources) -> tuple[str, str]:
+    """The folder, or the hub name, of the weights; and how the result names them: of a run with the iteration."""
     from gagpo.runs import keeping
 
     if sources.run is None:
-        return folder_of(request.model)
+        return folder_of(request.model), request.model
     if request.revision is not None:
         raise SettingsError(
             f"revision {request.revision!r} does not apply to the run {request.model}: name a checkpoint with @"
         )
     if is_starter(request.model):
-        return folder_of(request.model)
+        return folder_of(request.model), request.model
     path, _ = named(Path(request.model))
-    return str(keeping.find_checkpoint(path, sources.checkpoint, sources.run.training).model)
+    checkpoint = keeping.find_checkpoint(path, sources.checkpoint, sources.run.training)
+    # A run that is still training has other last weights a moment later.
+    return checkpoint.model, f"{request.model}, iteration {checkpoint.iteration}"
 
 
 def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> None:

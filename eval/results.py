@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,6 +23,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode
 from gagpo.envs.lookup import choosing
 from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson, pass_at_k
+from gagpo.runs.headline import Headline, Outcomes, is_graded, joint
 from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened, validated
 
 FORMAT = "gagpo evaluation 1"
@@ -167,10 +168,19 @@ class TaskResult:
     def successes(self) -> int:
         return sum(attempt.success for attempt in self.tries)
 
+    @property
+    def reward_sum(self) -> float:
+        """Sum of the rewards of its episodes."""
+        return math.fsum(attempt.reward for attempt in self.tries)
+
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
         tries = [attempt.record() for attempt in self.tries]
         return {"task": self.task, "task_type": self.task_type, "tries": tries}
+
+
+def _mean_reward(tasks: Sequence[TaskResult]) -> Interval:
+    return cluster_bootstrap([task.reward_sum for task in tasks], [len(task.tries) for task in tasks])
 
 
 def _tries(episodes: Iterable[Episode], several: bool) -> tuple[Try, ...]:
@@ -187,12 +197,14 @@ class EvalResult:
 
     temperature: None for an agent that samples no tokens.
     tasks: sorted by id.
+    success_assumed: whether the environment reports no success, so that a graded reward above 0 counts as one.
     """
 
     task_set: Annotated[EvaluatedTaskSet, Field(validation_alias=AliasChoices("panel", "task_set"))]
     model: StrictStr
     temperature: Number | None
     tasks: Annotated[tuple[TaskResult, ...], AfterValidator(_by_name)]
+    success_assumed: StrictBool = False
 
     @classmethod
     def from_episodes(
@@ -215,7 +227,8 @@ class EvalResult:
             TaskResult(task, task_episodes[0].task_type, _tries(task_episodes, several=task_set.tries > 1))
             for task, task_episodes in by_task.items()
         )
-        return cls(task_set, model, None if temperature is None else float(temperature), tasks)
+        is_assumed = any(episode.success_assumed for task_episodes in by_task.values() for episode in task_episodes)
+        return cls(task_set, model, None if temperature is None else float(temperature), tasks, is_assumed)
 
     # Numbers ----------------------------------------------------------------------------------------------------------
 
@@ -244,13 +257,21 @@ class EvalResult:
     @property
     def by_type(self) -> dict[str, Interval]:
         """Success rate of each task type, sorted by name."""
+        return {
+            kind: clustered_wilson([t.successes for t in tasks], [len(t.tries) for t in tasks])
+            for kind, tasks in self._tasks_by_type().items()
+        }
+
+    @property
+    def reward_by_type(self) -> dict[str, Interval]:
+        """Mean reward of each task type, sorted by name, with a bootstrap interval over tasks."""
+        return {kind: _mean_reward(tasks) for kind, tasks in self._tasks_by_type().items()}
+
+    def _tasks_by_type(self) -> dict[str, list[TaskResult]]:
         kinds: dict[str, list[TaskResult]] = defaultdict(list)
         for task in self.tasks:
             kinds[task.task_type].append(task)
-        return {
-            kind: clustered_wilson([t.successes for t in tasks], [len(t.tries) for t in tasks])
-            for kind, tasks in sorted(kinds.items())
-        }
+        return dict(sorted(kinds.items()))
 
     def tasks_of_type(self, kind: str) -> int:
         return sum(task.task_type == kind for task in self.tasks)
@@ -258,8 +279,28 @@ class EvalResult:
     @property
     def mean_reward(self) -> Interval:
         """Mean reward of an episode without penalties, with a bootstrap interval over tasks."""
-        rewards = [math.fsum(attempt.reward for attempt in task.tries) for task in self.tasks]
-        return cluster_bootstrap(rewards, self.counts[1])
+        return _mean_reward(self.tasks)
+
+    @property
+    def task_rewards(self) -> list[float]:
+        """Mean reward of the episodes of every task, in the order of ``tasks``."""
+        return [task.reward_sum / len(task.tries) for task in self.tasks]
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """What occurred in its episodes, apart from failed ones."""
+        finished = [attempt for attempt in self.every_try if attempt.outcome != "failed"]
+        return Outcomes(
+            graded=any(is_graded(attempt.reward) for attempt in finished),
+            rewarded=any(attempt.reward != 0 for attempt in finished),
+            succeeded=any(attempt.success for attempt in finished),
+            assumed=self.success_assumed,
+        )
+
+    @property
+    def headline(self) -> Headline:
+        """Which numbers are shown first."""
+        return self.outcomes.headline
 
     @property
     def mean_turns(self) -> float:
@@ -328,8 +369,15 @@ class EvalResult:
                 kind: {"tasks": self.tasks_of_type(kind), **interval.record()}
                 for kind, interval in self.by_type.items()
             },
+            **self._reward_record(),
             "pass_at_k": {str(k): value for k, value in self.pass_at_k.items()},
         }
+
+    def _reward_record(self) -> dict[str, object]:
+        """The mean reward of each task type, if mean rewards come first."""
+        if not self.headline.reward:
+            return {}
+        return {"reward_task_types": {kind: reward.record() for kind, reward in self.reward_by_type.items()}}
 
     # Files ------------------------------------------------------------------------------------------------------------
 
@@ -340,6 +388,7 @@ class EvalResult:
             "panel": asdict(self.task_set),
             "model": self.model,
             "temperature": self.temperature,
+            **({"success_assumed": True} if self.success_assumed else {}),
             "summary": self.summary(),
             "tasks": [task.record() for task in self.tasks],
         }
@@ -411,6 +460,16 @@ def powers_of_two(most: int) -> list[int]:
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def joint_headline(results: Iterable[EvalResult]) -> Headline:
+    """Which numbers of several results are shown first, the same for all."""
+    return joint(result.outcomes for result in results).headline
+
+
+def whole_reward(results: Iterable[EvalResult]) -> Interval:
+    """Mean reward over all episodes of several task sets with its bootstrap interval over tasks."""
+    return _mean_reward([task for result in results for task in result.tasks])
 
 
 def whole(results: Iterable[EvalResult]) -> Interval:

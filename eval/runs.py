@@ -13,6 +13,7 @@ from gagpo import algorithms
 from gagpo.base.core_schema import parse_yaml
 from gagpo.base.errors import InvalidArgument
 from gagpo.eval.results import EvalResult
+from gagpo.runs.headline import Headline, Outcomes, joint, outcomes_of_rows
 from gagpo.runs.metrics import read_metrics
 from gagpo.runs.reading import BadResult, read_text
 from gagpo.runs.register import Display, environments_of, metrics_in
@@ -80,6 +81,17 @@ class Run:
         names = ("algorithm", "algorithm.preset", "algorithm.credit.name", "algorithm.credit")
         name = next((self.settings[name] for name in names if name in self.settings), "")
         return ", ".join([name, *_changes(name, self.settings)])
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """What occurred in training and evaluations, which decides the numbers that come first."""
+        evaluated = joint(evaluation.result.outcomes for evaluation in self.evaluations)
+        return outcomes_of_rows(self.metrics) | evaluated
+
+    @property
+    def headline(self) -> Headline:
+        """Which numbers are shown first."""
+        return self.outcomes.headline
 
     @property
     def envs(self) -> list[str]:

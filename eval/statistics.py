@@ -161,6 +161,32 @@ def random_sign_flips(before: np.ndarray, after: np.ndarray, samples: int = 9_99
     return float(result.pvalue)
 
 
+def paired_mean_difference(before: Numbers, after: Numbers, level: float = 0.95) -> Interval:
+    """The rise of a mean of any numbers per task, such as mean rewards, over the same tasks.
+
+    A bootstrap percentile interval of the differences, with tasks drawn (Efron 1979). Below about 20 tasks it is
+    somewhat too narrow.
+    """
+    differences = _differences(before, after)
+    return cluster_bootstrap(differences, np.ones(len(differences)), level)
+
+
+def paired_mean_test(before: Numbers, after: Numbers) -> tuple[float, str]:
+    """p-value and name of the test of a mean difference of zero: :func:`random_sign_flips` over tasks."""
+    differences = _differences(before, after)
+    return random_sign_flips(np.zeros(len(differences)), differences), "sign flips over tasks"
+
+
+def _differences(before: Numbers, after: Numbers) -> np.ndarray:
+    """Of each task; sums of equal rewards in another order count as equal."""
+    first, second = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
+    if first.shape != second.shape or first.ndim != 1:
+        raise InvalidArgument(f"both sides need the same tasks, got shapes {first.shape} and {second.shape}")
+    differences: np.ndarray = second - first
+    differences[np.isclose(first, second, rtol=1e-12, atol=1e-15)] = 0.0
+    return differences
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values corrected for multiple comparisons, in the given order (Holm 1979)."""
     adjusted = [0.0] * len(p_values)

@@ -22,7 +22,7 @@ from gagpo.eval.at_k import rates_at_k
 from gagpo.eval.compare import require_same_task_set
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, paired_t
-from gagpo.eval.summary import p_value, percent
+from gagpo.eval.summary import p_value, percent, reward_number
 from gagpo.runs.reading import BadResult, Document, read_as, read_text
 
 K = Annotated[str, StringConstraints(pattern="^[1-9][0-9]{0,5}$")]
@@ -35,8 +35,10 @@ class RunRow(Document):
 
     tries: episodes of each task.
     before, after: success rate before and after training, from 0 to 1.
-    reward_after: mean reward of an episode after training.
-    area: mean success rate in training, over environment turns.
+    reward_after, reward_before: mean reward of an episode after and before training.
+    area, reward_area: mean success rate and mean reward in training, over environment turns.
+    graded: whether mean rewards come first (:class:`gagpo.runs.headline.Headline`).
+    reports_success: whether success is shown.
     tokens_total: response tokens sampled.
     seconds: time of the iterations, without evaluations.
     turns: environment turns after each iteration.
@@ -53,7 +55,11 @@ class RunRow(Document):
     before: float | None = None
     after: float
     reward_after: float
+    reward_before: float | None = None
     area: float
+    reward_area: float | None = None
+    graded: bool = False
+    reports_success: bool = True
     tokens_total: float
     seconds: float | None = None
     turns: list[float] = Field(default_factory=list)
@@ -89,7 +95,7 @@ class Method:
 BEFORE = "before"
 """Baseline: each run's own model before training."""
 
-MOVABLE = ("minutes", "1,000 tokens", "reward after", "area %", "seeds")
+MOVABLE = ("minutes", "1,000 tokens", "reward after", "area %", "area", "seeds")
 """Columns that move to a second table on a narrow terminal, in this order."""
 
 
@@ -99,10 +105,14 @@ class Study:
 
     methods: the baseline first.
     baseline: its label, or ``before``.
+    in_rewards: whether its numbers are mean rewards in place of success rates.
+    rewards: the same runs in mean rewards; None unless these come first.
     """
 
     methods: tuple[Method, ...]
     baseline: str
+    in_rewards: bool = False
+    rewards: Study | None = None
 
     @classmethod
     def of(cls, rows: Sequence[RunRow], baseline: str | None = None) -> Study:
@@ -111,6 +121,18 @@ class Study:
         Raises:
             InvalidArgument: there are no rows, or they cannot be compared.
         """
+        study = cls._of_numbers(rows, baseline)
+        if not any(row.graded for row in rows) or any(row.reward_area is None for row in rows):
+            return study
+        rewards = [
+            row.model_copy(update={"before": row.reward_before, "after": row.reward_after, "area": row.reward_area})
+            for row in rows
+        ]
+        return replace(study, rewards=replace(cls._of_numbers(rewards, baseline), in_rewards=True))
+
+    @classmethod
+    def _of_numbers(cls, rows: Sequence[RunRow], baseline: str | None) -> Study:
+        """The study of ``before``, ``after`` and ``area``."""
         labels = _labels(rows, baseline)
         alone = len(labels) == 1 and all(row.before is not None for row in rows)
         baseline = baseline or (BEFORE if alone else labels[0])
@@ -136,17 +158,33 @@ class Study:
         ]
         return cls(tuple(methods), baseline)
 
+    @property
+    def rows(self) -> list[RunRow]:
+        """Every run."""
+        return [row for method in self.methods for row in method.rows]
+
+    def tables(self) -> list[Table]:
+        """Mean rewards if they come first, and success unless no run reports it."""
+        if self.rewards is None:
+            return [self.table()]
+        return [self.rewards.table(), *([self.table()] if any(row.reports_success for row in self.rows) else [])]
+
     def table(self) -> Table:
-        """One row per method, best mean success first."""
-        every = [row for method in self.methods for row in method.rows]
-        has_rewards = any(abs(row.reward_after - row.after) > 0.005 for row in every)
-        has_times = all(row.seconds is not None for row in every)
-        header = ["", "seeds", "area %", "after %", f"minus {self.baseline}", "p (Holm)"]
+        """One row per method, the best mean first."""
+        has_rewards = (
+            not self.in_rewards
+            and self.rewards is None
+            and any(abs(row.reward_after - row.after) > 0.005 for row in self.rows)
+        )
+        has_times = all(row.seconds is not None for row in self.rows)
+        numbers = ["area", "reward after"] if self.in_rewards else ["area %", "after %"]
+        text = spread_of_rewards if self.in_rewards else spread
+        header = ["", "seeds", *numbers, f"minus {self.baseline}", "p (Holm)"]
         header += [*(["reward after"] if has_rewards else []), "1,000 tokens", *(["minutes"] if has_times else [])]
         rows = []
         for method in sorted(self.methods, key=lambda method: -method.mean("after").value):
-            cells = [method.label, str(len(method.rows)), spread(method.mean("area")), spread(method.mean("after"))]
-            cells.append(spread(method.gap, signed=True) if method.gap else "")
+            cells = [method.label, str(len(method.rows)), text(method.mean("area")), text(method.mean("after"))]
+            cells.append(text(method.gap, signed=True) if method.gap else "")
             cells.append("" if method.p_holm is None else p_value(method.p_holm))
             cells += [f"{method.mean('reward_after').value:.2f}"] if has_rewards else []
             cells.append(f"{method.mean('tokens_total').value / 1000:,.0f}")
@@ -157,34 +195,64 @@ class Study:
     def notes(self) -> list[str]:
         """What was measured, and what the numbers mean."""
         row = self.methods[0].rows[0]
-        starts = sorted({percent(r.before) for method in self.methods for r in method.rows if r.before is not None})
         has_tests = any(method.p is not None for method in self.methods)
+        starts = self._starts()
         return [
             f"{row.split}: {row.tasks} tasks, {row.tries} tries each, hash {row.split_hash}",
             "plus-minus: half a 95 % Student-t interval over seeds",
-            *([f"before training: {', '.join(starts)} %"] if starts else []),
+            *([f"before training: {starts}"] if starts else []),
             *([f"p: paired t test against {self.baseline}, equal seeds paired"] if has_tests else []),
         ]
 
-    def lines(self, width: int = WIDTH) -> list[str]:
-        """Table and notes in ASCII, at most ``width`` columns wide; columns that do not fit form a second table."""
-        table = self.table()
-        notes = self.notes()
-        header = ["difference" if name.startswith("minus ") else name for name in table.header]
-        table = replace(table, header=header, rows=[[cell.replace("±", "+-") for cell in row] for row in table.rows])
-        if "difference" in header:
-            notes.append(f"difference: in points, to {self.baseline}")
-        below = ["", *(line for note in notes for line in textwrap.wrap(ascii_only(note), width))]
-        moved_columns: list[str] = []
-        while not table.without(*moved_columns).fits(width) and len(moved_columns) < len(MOVABLE):
-            moved_columns.append(MOVABLE[len(moved_columns)])
-        if not moved_columns or not table.without(*moved_columns).fits(width):
-            return [*table.lines(width), *below]
-        second = table.without(*(name for name in header[1:] if name not in moved_columns))
-        return [*table.without(*moved_columns).lines(width), "", *second.lines(width), *below]
+    def _starts(self) -> str:
+        """The different results before training; empty without any."""
+        rates = ", ".join(sorted({percent(row.before) for row in self.rows if row.before is not None}))
+        if self.rewards is None or not rates:
+            return f"{rates} %" if rates else ""
+        rewards = sorted({row.before for row in self.rewards.rows if row.before is not None})
+        return f"mean reward {', '.join(reward_number(reward) for reward in rewards)}; success {rates} %"
 
-    def record(self) -> dict[str, object]:
-        """JSON-ready values."""
+    def caption(self, measure: str = "") -> str:
+        """A caption for a table in a paper: what was measured, on which tasks, and the test.
+
+        measure: the name of another measure of the same runs, such as pass@k.
+        """
+        row = self.methods[0].rows[0]
+        episodes = "one episode" if row.tries == 1 else f"{row.tries} episodes"
+        number = measure or ("Mean reward" if self.in_rewards else "Success in per cent")
+        sentences = [f"{number} on {row.split} ({row.tasks} tasks, {episodes} each, hash {row.split_hash})."]
+        if not measure:
+            sentences.append("Area: mean over training.")
+        if any(len(method.rows) > 1 for method in self.methods):
+            sentences.append("Means over seeds, ± half a 95 % Student t interval.")
+        if any(method.p is not None for method in self.methods):
+            sentences.append(f"p: paired t test over seeds against {self.baseline}, with Holm's correction.")
+        return " ".join(sentences)
+
+    def captions(self) -> list[str]:
+        """The captions of :meth:`tables`."""
+        studies = [self] if self.rewards is None else [self.rewards, self]
+        return [study.caption() for study, _ in zip(studies, self.tables(), strict=False)]
+
+    def lines(self, width: int = WIDTH) -> list[str]:
+        """Tables and notes in ASCII, at most ``width`` columns wide; columns that do not fit form a second table."""
+        tables = self.tables()
+        notes = self.notes()
+        if any(name.startswith("minus ") for name in tables[0].header):
+            unit = "in points" if self.rewards is None else "in reward, and of success in points"
+            notes.append(f"difference: {unit}, to {self.baseline}")
+        below = [line for note in notes for line in textwrap.wrap(ascii_only(note), width)]
+        return [*(line for table in tables for line in (*_fitting_lines(table, width), "")), *below]
+
+    def record(self) -> dict[str, dict[str, object]]:
+        """JSON-ready values by method; of mean rewards, if these come first, as ``reward`` of a method."""
+        records = self._record_of_methods()
+        if self.rewards is not None:
+            for label, record in self.rewards._record_of_methods().items():
+                records[label]["reward"] = record
+        return records
+
+    def _record_of_methods(self) -> dict[str, dict[str, object]]:
         return {
             method.label: {
                 "seeds": [row.seed for row in method.rows],
@@ -195,6 +263,19 @@ class Study:
             }
             for method in self.methods
         }
+
+
+def _fitting_lines(table: Table, width: int) -> list[str]:
+    """The lines of a table; columns that do not fit form a second one below it."""
+    header = ["difference" if name.startswith("minus ") else name for name in table.header]
+    table = replace(table, header=header, rows=[[cell.replace("±", "+-") for cell in row] for row in table.rows])
+    moved_columns: list[str] = []
+    while not table.without(*moved_columns).fits(width) and len(moved_columns) < len(MOVABLE):
+        moved_columns.append(MOVABLE[len(moved_columns)])
+    if not moved_columns or not table.without(*moved_columns).fits(width):
+        return table.lines(width)
+    second = table.without(*(name for name in header[1:] if name not in moved_columns))
+    return [*table.without(*moved_columns).lines(width), "", *second.lines(width)]
 
 
 def _labels(rows: Sequence[RunRow], baseline: str | None) -> list[str]:
@@ -228,6 +309,16 @@ def spread(interval: Interval, signed: bool = False, scale: int = 100) -> str:
     digits = 1 if scale == 100 else 2
     tail = "" if math.isnan(half) or math.isinf(half) or half == 0 else f" ± {scale * half:.{digits}f}"
     return f"{scale * interval.value:{sign}.{digits}f}{tail}"
+
+
+def spread_of_rewards(interval: Interval, signed: bool = False) -> str:
+    """``0.125 ± 0.014``; without the second part for a single seed."""
+    if math.isnan(interval.value):
+        return ""
+    half = (interval.high - interval.low) / 2
+    numbers = (interval.value, half)
+    tail = f" ± {reward_number(half, *numbers)}" if math.isfinite(half) and half else ""
+    return f"{reward_number(interval.value, *numbers, signed=signed)}{tail}"
 
 
 def study_of(
@@ -278,6 +369,7 @@ def row_of(
         return None
     seed_in_name = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)
     turns, success = run.series("success_rate", x="turns_total")
+    reward_turns, rewards = run.series("reward_mean", x="turns_total")
     return RunRow(
         label=label,
         seed=int(seed_in_name[1]) if seed_in_name else number,
@@ -288,7 +380,11 @@ def row_of(
         before=before.success.value if before else None,
         after=after.success.value,
         reward_after=after.mean_reward.value,
+        reward_before=before.mean_reward.value if before else None,
         area=area_under_curve(turns, success) if turns else after.success.value,
+        reward_area=area_under_curve(reward_turns, rewards) if reward_turns else after.mean_reward.value,
+        graded=run.headline.reward,
+        reports_success=run.headline.success,
         tokens_total=run.metrics[-1].get("tokens_total", 0.0) if run.metrics else 0.0,
         seconds=math.fsum(run.seconds().values()) if run.metrics else None,
         turns=turns,

@@ -45,6 +45,10 @@ class MeasureStudy:
         parts = replace(table, header=header, rows=rows).split(width, keys=2)
         return [line for part in parts for line in ("", *part.lines(width))][1:]
 
+    def caption(self, study: Study) -> str:
+        """The caption of :meth:`table` in a paper. study: of the same runs."""
+        return study.caption(f"{self.measure.name} in per cent" if self.measure.share else self.measure.name)
+
     def record(self) -> dict[str, object]:
         """JSON-ready values by k and method."""
         return {

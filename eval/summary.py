@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gagpo.base.tables import WIDTH, Table, facts
 from gagpo.eval.at_k import Measure, measures_of, shown_ks
-from gagpo.eval.results import EvalResult, whole
+from gagpo.eval.results import EvalResult, joint_headline, whole, whole_reward
 from gagpo.eval.statistics import Interval
+from gagpo.runs.headline import Headline
 
 
 def percent(value: float, signed: bool = False) -> str:
@@ -32,6 +33,34 @@ def with_interval(interval: Interval, signed: bool = False) -> str:
     """``30.5 [21.6, 41.2]``, in per cent."""
     low, high = percent(interval.low, signed), percent(interval.high, signed)
     return f"{percent(interval.value, signed)} [{low}, {high}]"
+
+
+LARGEST, SMALLEST = 1e7, 1e-5
+"""Rewards beyond these are written with an exponent."""
+
+
+def reward_number(value: float, *interval: float, signed: bool = False) -> str:
+    """A reward with three significant digits, or ``-`` for NaN. interval: other numbers that it is shown with.
+
+    >>> reward_number(0.0125), reward_number(0.5), reward_number(-12.34), reward_number(31_500.0)
+    ('0.0125', '0.500', '-12.3', '31,500')
+    """
+    if not math.isfinite(value):
+        return "-"
+    sign = "+" if signed else ""
+    largest = max(abs(number) for number in (value, *interval) if math.isfinite(number))
+    if largest >= LARGEST or 0 < largest < SMALLEST:
+        return f"{value:{sign}.2e}"
+    # Three digits of the largest number, so that all numbers of an interval have equally many decimals.
+    digits = 3 if largest in (0.0, 1.0) else max(0, 2 - math.floor(math.log10(largest)))
+    return f"{round(value, digits) + 0.0:{sign},.{digits}f}"  # the sum turns -0.0 into 0.0
+
+
+def reward_with_interval(interval: Interval, signed: bool = False) -> str:
+    """``0.0125 [0.0101, 0.0149]``."""
+    numbers = (interval.value, interval.low, interval.high)
+    value, low, high = [reward_number(number, *numbers, signed=signed) for number in numbers]
+    return f"{value} [{low}, {high}]"
 
 
 def p_value(value: float) -> str:
@@ -67,12 +96,18 @@ def task_set_facts(result: EvalResult) -> list[tuple[str, str]]:
     ]
 
 
+MAX_CUT = 0.05
+"""Share of responses cut at the token limit above which a higher limit is advised, as in a run's health."""
+
+
 def _cut(result: EvalResult) -> str:
-    """The share of responses cut at the token limit; empty without any."""
-    if not any(attempt.cut for attempt in result.every_try):
+    """The share of responses cut at the token limit; empty if it rounds to 0."""
+    share = percent(result.cut_rate)
+    if share in ("-", "0.0"):
         return ""
     most = result.task_set.conditions.get("max_tokens")
-    return f", {percent(result.cut_rate)} % of the answers cut at {most} tokens (raise max_tokens)"
+    advice = " (raise max_tokens)" if result.cut_rate > MAX_CUT else ""
+    return f", {share} % of the answers cut at {most} tokens{advice}"
 
 
 def _withheld(result: EvalResult) -> str:
@@ -80,35 +115,88 @@ def _withheld(result: EvalResult) -> str:
     return f"; not counted: {result.withheld} refused or filtered by the server" if result.withheld else ""
 
 
-def whole_table(task_sets: Mapping[str, Mapping[str, EvalResult]]) -> Table:
-    """The success on each of several task sets and overall, one column for each result that all of them have."""
+def whole_tables(task_sets: Mapping[str, Mapping[str, EvalResult]]) -> list[Table]:
+    """Mean reward, success or both on each of several task sets and overall.
+
+    One column for each result that all of the task sets have.
+    """
+    headline = joint_headline(result for results in task_sets.values() for result in results.values())
+    tables = []
+    if headline.reward:
+        tables.append(_whole_table("mean reward", task_sets, _mean_reward_text, whole_reward, reward_with_interval))
+    if headline.success:
+        tables.append(_whole_table("success %", task_sets, _success_text, whole, with_interval))
+    return tables
+
+
+def _whole_table(
+    name: str,
+    task_sets: Mapping[str, Mapping[str, EvalResult]],
+    cell: Callable[[EvalResult], str],
+    overall: Callable[[Iterable[EvalResult]], Interval],
+    text: Callable[[Interval], str],
+) -> Table:
+    """A number on each task set (``cell``), and ``overall`` as ``text`` in the last row."""
     columns = [
-        name for name in next(iter(task_sets.values())) if all(name in results for results in task_sets.values())
+        stage for stage in next(iter(task_sets.values())) if all(stage in results for results in task_sets.values())
     ]
     rows = []
-    for name, results in task_sets.items():
-        row_results = [results[name] for name in columns]
-        rows.append(
-            [name, str(row_results[0].task_set.tasks), *(with_interval(result.success) for result in row_results)]
-        )
+    for task_set, results in task_sets.items():
+        row_results = [results[stage] for stage in columns]
+        rows.append([task_set, str(row_results[0].task_set.tasks), *map(cell, row_results)])
     tasks = str(sum(int(row[1]) for row in rows))
-    overall = (whole(results[name] for results in task_sets.values()) for name in columns)
-    return Table(["success %", "tasks", *columns], [*rows, ["the whole", tasks, *map(with_interval, overall)]])
+    totals = [text(overall(results[stage] for results in task_sets.values())) for stage in columns]
+    return Table([name, "tasks", *columns], [*rows, ["the whole", tasks, *totals]])
 
 
-def types_table(results: Mapping[str, EvalResult]) -> Table | None:
-    """The success by task type, one column per result; None if the tasks have no types."""
-    columns = [result.by_type for result in results.values()]
+def _mean_reward_text(result: EvalResult) -> str:
+    return reward_with_interval(result.mean_reward)
+
+
+def _success_text(result: EvalResult) -> str:
+    return with_interval(result.success)
+
+
+def types_tables(results: Mapping[str, EvalResult]) -> list[Table]:
+    """Mean reward, success or both by task type, one column per result; empty if the tasks have no types."""
+    headline = joint_headline(results.values())
+    name = "task type"
+    tables = []
+    if headline.reward:
+        rewards = [{kind: reward_with_interval(r) for kind, r in x.reward_by_type.items()} for x in results.values()]
+        tables.append(_types_table(f"{name}, mean reward", results, rewards))
+        name = f"{name}, success %"
+    if headline.success:
+        rates = [{kind: with_interval(rate) for kind, rate in x.by_type.items()} for x in results.values()]
+        tables.append(_types_table(name, results, rates))
+    return tables if any(task.task_type for result in results.values() for task in result.tasks) else []
+
+
+def _types_table(name: str, results: Mapping[str, EvalResult], columns: Sequence[Mapping[str, str]]) -> Table:
+    """columns: the cells of each result by task type."""
     kinds = sorted({kind for column in columns for kind in column})
     rows = [
         [
             kind or "(none)",
             str(max(result.tasks_of_type(kind) for result in results.values())),
-            *(with_interval(column[kind]) if kind in column else "-" for column in columns),
+            *(column.get(kind, "-") for column in columns),
         ]
         for kind in kinds
     ]
-    return Table(["task type", "tasks", *results], rows) if any(kinds) else None
+    return Table([name, "tasks", *results], rows)
+
+
+def results_table(results: Mapping[str, EvalResult]) -> Table:
+    """Mean reward, success or both, turns and failed episodes of several results."""
+    headline = joint_headline(results.values())
+    columns: dict[str, Callable[[EvalResult], str]] = {}
+    if headline.reward:
+        columns["mean reward"] = _mean_reward_text
+    if headline.success:
+        columns["success %"] = _success_text
+    columns |= {"turns": lambda result: plain(result.mean_turns), "failed": lambda result: str(result.failed)}
+    rows = [[label, *(text(result) for text in columns.values())] for label, result in results.items()]
+    return Table(["result", *columns], rows)
 
 
 def measured(interval: Interval, measure: Measure, signed: bool = False) -> str:
@@ -138,13 +226,21 @@ def at_k_table(results: Mapping[str, EvalResult], ks: Sequence[int]) -> Table | 
     return Table(["result", "k", *map(unit_name, measures)], rows)
 
 
-def measured_facts(result: EvalResult) -> list[tuple[str, str]]:
-    """Success, reward, turns, invalid actions and failures."""
+def measured_facts(result: EvalResult, headline: Headline | None = None) -> list[tuple[str, str]]:
+    """Success, reward, turns, invalid actions and failures.
+
+    headline: which numbers come first; by default those of the result.
+    """
+    headline = headline or result.headline
     reward = result.mean_reward
-    solved = f"({result.successes} of {result.episodes}, 95 %)"
+    success = ("success %", f"{with_interval(result.success)} ({result.successes} of {result.episodes}, 95 %)")
+    mean_reward = ("mean reward", f"{plain(reward.value, 3)} [{plain(reward.low, 3)}, {plain(reward.high, 3)}]")
+    first = [success, mean_reward]
+    if headline.reward:
+        first = [("mean reward", f"{reward_with_interval(reward)} ({result.episodes} episodes, 95 %)")]
+        first += [success] if headline.success else []
     return [
-        ("success %", f"{with_interval(result.success)} {solved}"),
-        ("mean reward", f"{plain(reward.value, 3)} [{plain(reward.low, 3)}, {plain(reward.high, 3)}]"),
+        *first,
         ("mean turns", plain(result.mean_turns)),
         ("invalid %", f"{percent(result.invalid_rate)} of turns{_cut(result)}{_withheld(result)}"),
         ("not ended", f"{result.truncated} truncated, {result.failed} failed, {result.restarts} restarts"),
@@ -155,6 +251,6 @@ def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
     """The whole result: task set, what was measured, pass@k with several tries, task types."""
     lines = facts([*task_set_facts(result), *measured_facts(result)], width)
     several = at_k_table({"": result}, shown_ks({"": result}))
-    types = types_table({"success %": result})
-    parts = [*(several.without("result").split(width) if several else []), *([types] if types else [])]
+    name = "interval" if result.headline.reward else "success %"
+    parts = [*(several.without("result").split(width) if several else []), *types_tables({name: result})]
     return [*lines, *(line for part in parts for line in ("", *part.lines(width)))]

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gagpo.data import SUCCESS_ASSUMED
 from gagpo.envs.program.conversations import Conversations
 from gagpo.envs.program.messages import ChatRequest, Completion, GatewayError, Json, unexpected
 from gagpo.envs.program.runs import RunResult, Runs
@@ -238,6 +239,8 @@ class ProgramEpisode:
         success = reward > 0 if self.success is None else self.success
         is_truncated = bool(self._limit)
         info = {**self._info, "success": success and not is_truncated, "state": None}
+        if self.success is None and reward not in (0.0, 1.0):
+            info[SUCCESS_ASSUMED] = True
         if is_truncated:
             info["limit"] = self._limit
         self._conclude(ProgramObservation("", reward, not is_truncated, is_truncated, info))

@@ -15,17 +15,20 @@ from gagpo.eval.at_k import shown_ks
 from gagpo.eval.compare import Comparison, DifferentTaskSets, compare_results
 from gagpo.eval.curves import plot_curves
 from gagpo.eval.episode_files import EpisodeRecord, episode_files, read_episode_file
-from gagpo.eval.health import sentences
+from gagpo.eval.health import health
 from gagpo.eval.report.page import render
+from gagpo.eval.results import joint_headline
 from gagpo.eval.runs import Evaluation, Run, load_run, shown_settings
 from gagpo.eval.summary import (
     at_k_table,
     measured_facts,
     number,
     percent,
+    reward_number,
+    reward_with_interval,
     task_set_facts,
-    types_table,
-    whole_table,
+    types_tables,
+    whole_tables,
     with_interval,
 )
 from gagpo.runs.reading import BadResult
@@ -55,15 +58,20 @@ def write_report(run_folder: str | Path, pass_at: Sequence[int] | None = None) -
     page = render(
         "report.html",
         name=run.name,
-        headline=next((result for result in results if result["rise"]), None),
+        headline=next((result["headline"] for result in results if result["headline"]), None),
         results=results,
         whole=_whole(run, evaluations),
         curves=_curves(run, folder / "curves.png"),
+        curve_names="Mean reward" if run.headline.reward else "Success",
         broken_lines=run.broken_lines,
-        health=sentences(run.metrics),
+        health=health(run.metrics),
         seconds=run.seconds(),
         numbers=_numbers(run),
-        samples=[_samples(path) for path in _episode_files(folder, next(iter(evaluations.values()), []))],
+        samples=[
+            _samples(path, run.headline.success)
+            for path in _episode_files(folder, next(iter(evaluations.values()), []))
+        ],
+        shows_success=run.headline.success,
         **_versions_and_settings(folder),
     )
     target = folder / "report.html"
@@ -81,37 +89,54 @@ def before_and_after(run: Run, split: str) -> list[Evaluation]:
 def _result(split: str, evaluations: Sequence[Evaluation], pass_at: Sequence[int] | None) -> dict[str, object]:
     """The tables of a split, one column per evaluation, and the comparison with the first."""
     results = {evaluation.stage or evaluation.label: evaluation.result for evaluation in evaluations}
-    rows = zip(*(measured_facts(result) for result in results.values()), strict=False)
+    headline = joint_headline(results.values())
+    rows = zip(*(measured_facts(result, headline) for result in results.values()), strict=False)
     comparison: Comparison | None = None
     complaint = ""
     try:
         comparison = compare_results(results, pass_at) if len(results) > 1 else None
     except DifferentTaskSets as error:
         complaint = str(error)
-    ends = comparison is not None and {"before", "after"} <= results.keys()
     return {
         "split": split,
         "task_set": "; ".join(text for _, text in task_set_facts(evaluations[-1].result)[:2]),
         "table": Table(["", *results], [[row[0][0], *(text for _, text in row)] for row in rows]),
         "at_k": at_k_table(results, shown_ks(results, pass_at)),
         "at_k_differences": comparison.at_k_difference_tables() if comparison else [],
-        "types": types_table(results),
+        "types": types_tables(results),
         "complaint": complaint,
-        "differences": comparison.difference_table() if comparison else None,
+        "differences": comparison.difference_tables() if comparison else [],
         "note": comparison.note if comparison else "",
-        "rates": {label: percent(result.success.value) for label, result in results.items()},
-        "rise": with_interval(comparison.differences[0].rise, signed=True) if comparison and ends else "",
+        "headline": _headline(split, comparison) if comparison and {"before", "after"} <= results.keys() else None,
     }
 
 
-def _whole(run: Run, evaluations_of_splits: dict[str, list[Evaluation]]) -> Table | None:
-    """The success before and after training on each of several task sets and overall."""
+def _headline(split: str, comparison: Comparison) -> dict[str, object]:
+    """The first sentence of the report: the mean reward or the success, and the success next to a mean reward."""
+    results = comparison.results
+    rates = {stage: f"{percent(result.success.value)} %" for stage, result in results.items()}
+    first = comparison.differences[0]
+    sentence: dict[str, object] = {"split": split, "name": "Success", "numbers": rates, "success": {}}
+    if not comparison.rewards:
+        return sentence | {"rise": f"{with_interval(first.rise, signed=True)} points"}
+    rewards = {stage: reward_number(result.mean_reward.value) for stage, result in results.items()}
+    return {
+        "split": split,
+        "name": "Mean reward",
+        "numbers": rewards,
+        "rise": reward_with_interval(comparison.rewards[0].rise, signed=True),
+        "success": rates if comparison.headline.success else {},
+    }
+
+
+def _whole(run: Run, evaluations_of_splits: dict[str, list[Evaluation]]) -> list[Table]:
+    """Mean reward and success before and after training on each of several task sets and overall."""
     by_stage = {
         split: {evaluation.stage: evaluation.result for evaluation in evaluations}
         for split, evaluations in evaluations_of_splits.items()
     }
     task_sets = {split: results for split, results in by_stage.items() if {"before", "after"} <= results.keys()}
-    return whole_table(task_sets) if run.envs and len(task_sets) > 1 else None
+    return whole_tables(task_sets) if run.envs and len(task_sets) > 1 else []
 
 
 def _curves(run: Run, path: Path) -> str:
@@ -142,16 +167,23 @@ def _episode_files(folder: Path, evaluations: Sequence[Evaluation]) -> list[Path
     return [path for path in named if path in files] or files[:2]
 
 
-def _samples(path: Path, each: int = 2) -> dict[str, object]:
-    """The first ``each`` successes and failures of an episodes file, and an error if a line is broken."""
+def _samples(path: Path, by_success: bool, each: int = 2) -> dict[str, object]:
+    """The first ``each`` successes and failures of an episodes file, and an error if a line is broken.
+
+    by_success: whether success is reported; else the episodes with the highest and the lowest rewards are chosen.
+    """
     episodes: list[EpisodeRecord] = []
     try:
         episodes, problems = read_episode_file(path)
     except BadResult as error:
         problems = [str(error)]
-    wins = [episode for episode in episodes if episode.won][:each]
-    losses = [episode for episode in episodes if not episode.won][:each]
-    return {"name": path.stem, "episodes": [*wins, *losses], "complaint": problems[0] if problems else ""}
+    if by_success:
+        first = [episode for episode in episodes if episode.won][:each]
+        last = [episode for episode in episodes if not episode.won][:each]
+    else:
+        ranked = sorted(episodes, key=lambda episode: -episode.reward)
+        first, last = ranked[:each], ranked[each:][-each:]
+    return {"name": path.stem, "episodes": [*first, *last], "complaint": problems[0] if problems else ""}
 
 
 def _versions_and_settings(folder: Path) -> dict[str, object]:

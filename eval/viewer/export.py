@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from gagpo.base import durable
-from gagpo.eval.episode_files import EpisodeRecord, read_episode_file
+from gagpo.eval.episode_files import EpisodeRecord, outcomes_of, read_episode_file
 from gagpo.eval.viewer.credit import CreditCalculator, EpisodeCredit, credit_of_run
 from gagpo.eval.viewer.index import (
     FORMAT,
@@ -82,6 +82,7 @@ def _write_file(data: Path, run: int, path: Path, calculate_credit: CreditCalcul
     """Write the shards of one file of episodes; return its entry in the index."""
     source = describe_file(run, path.stem)
     episodes, source.problems = read_episode_file(path)
+    source.outcomes = outcomes_of(episodes)
     groups = _grouped(episodes)
     credited = _credited(calculate_credit, [episode for group in groups for episode in group])
     shard: list[dict[str, object]] = []
@@ -89,8 +90,12 @@ def _write_file(data: Path, run: int, path: Path, calculate_credit: CreditCalcul
     for group in groups:
         credit = [next(credited) for _ in group]
         differ = _disagreements(credit)
-        record: dict[str, object] = {"episodes": [_page_record(*of) for of in zip(group, credit, differ, strict=True)]}
-        source.groups.append(_entry(group, differ, len(source.shards), len(shard)))
+        # A single episode has nothing to be compared with: its credit would be 0 by definition.
+        credits_shown = len(group) > 1
+        page_records = [_page_record(*of, credits_shown) for of in zip(group, credit, differ, strict=True)]
+        record: dict[str, object] = {"episodes": page_records}
+        entry = _entry(group, differ, _gap(credit), len(source.shards), len(shard))
+        source.groups.append(entry)
         source.episodes += [
             EpisodeEntry(_flags(episode), round(episode.reward, 6), episode.num_turns) for episode in group
         ]
@@ -142,12 +147,35 @@ def _credited(calculate_credit: CreditCalculator, episodes: Sequence[EpisodeReco
     return (next(credits) if episode.turns and episode.outcome != "failed" else None for episode in episodes)
 
 
-def _entry(group: Sequence[EpisodeRecord], differ: Sequence[list[bool]], shard: int, place: int) -> GroupEntry:
+def _entry(
+    group: Sequence[EpisodeRecord], differ: Sequence[list[bool]], gap: float | None, shard: int, place: int
+) -> GroupEntry:
+    reward = sum(episode.reward for episode in group) / len(group)
     turns = sum(episode.num_turns for episode in group) / len(group)
     wins = sum(episode.won for episode in group)
     turns_compared = sum(map(len, differ))
     share = sum(map(sum, differ)) / turns_compared if turns_compared else 0.0
-    return GroupEntry(group[0].task, group[0].kind, len(group), wins, round(turns, 2), round(share, 4), shard, place)
+    return GroupEntry(
+        task=group[0].task,
+        type=group[0].kind,
+        size=len(group),
+        wins=wins,
+        turns=round(turns, 2),
+        differ=round(share, 4),
+        gap=gap,
+        reward=round(reward, 6),
+        shard=shard,
+        place=place,
+    )
+
+
+def _gap(group: Sequence[EpisodeCredit | None]) -> float | None:
+    """Mean difference of the two algorithms' advantages over the turns of a group; None for a single episode."""
+    rows = [np.array([*credit.advantages.values()]) for credit in group if credit]
+    if len(rows) < 2:
+        return None
+    gagpo_N, grpo_N = np.concatenate(rows, axis=1)
+    return round(float(np.abs(gagpo_N - grpo_N).mean()), 4)
 
 
 def _disagreements(group: Sequence[EpisodeCredit | None]) -> list[list[bool]]:
@@ -165,10 +193,13 @@ def _flags(episode: EpisodeRecord) -> int:
     return int(episode.won) | outcome << 1 | (episode.kept is False) << 3
 
 
-def _page_record(episode: EpisodeRecord, credit: EpisodeCredit | None, differ: list[bool]) -> dict[str, object]:
+def _page_record(
+    episode: EpisodeRecord, credit: EpisodeCredit | None, differ: list[bool], credits_shown: bool
+) -> dict[str, object]:
     record: dict[str, object] = episode.model_dump(exclude_none=True)
     if credit is not None:
-        record["credit"] = {name: [round(a, 5) for a in row] for name, row in credit.advantages.items()}
+        if credits_shown:
+            record["credit"] = {name: [round(a, 5) for a in row] for name, row in credit.advantages.items()}
         record["differs"] = [int(differs) for differs in differ]
         record["states"] = credit.states
         record["values"] = [round(value, 5) for value in credit.values]

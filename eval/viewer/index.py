@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from gagpo.data import INVALID_REASONS
-from gagpo.eval.health import sentences
+from gagpo.eval.health import health
 from gagpo.eval.runs import Evaluation, Run, read_label
+from gagpo.runs.headline import Outcomes, joint
 from gagpo.runs.register import Display, metrics_in
 
 FORMAT = "gagpo view 2"
@@ -22,6 +23,8 @@ class GroupEntry:
 
     turns: mean number of turns.
     differ: share of turns on which the two algorithms disagree.
+    gap: mean difference of their advantages, without sign; None in a group of one episode, which has no credit.
+    reward: mean reward of its episodes.
     shard: number of its shard.
     place: its index within the shard.
     """
@@ -32,6 +35,8 @@ class GroupEntry:
     wins: int
     turns: float
     differ: float
+    gap: float | None
+    reward: float
     shard: int
     place: int
 
@@ -58,6 +63,7 @@ class EpisodeFile:
     groups: list[GroupEntry] = field(default_factory=list)
     episodes: list[EpisodeEntry] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    outcomes: Outcomes = field(default_factory=Outcomes)
 
     def record(self) -> dict[str, object]:
         """Its entry in the index, without groups and episodes."""
@@ -93,7 +99,10 @@ def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequenc
         "dead_zone": DEAD_ZONE,
         "large": LARGE,
         "invalid_reasons": INVALID_REASONS,
-        "runs": [_run(run) for run in runs],
+        "runs": [
+            _run(run, joint(source.outcomes for source in sources if source.run == number))
+            for number, run in enumerate(runs)
+        ],
         "settings": settings_that_differ(settings),
         "curves": [
             {"name": metric.name, "caption": metric.caption, "share": metric.share}
@@ -112,7 +121,9 @@ def _columns(kind: type[GroupEntry | EpisodeEntry], entries: Sequence[object]) -
     return {column.name: [getattr(entry, column.name) for entry in entries] for column in fields(kind)}
 
 
-def _run(run: Run) -> dict[str, object]:
+def _run(run: Run, outcomes: Outcomes) -> dict[str, object]:
+    """outcomes: of its files of episodes, which may be all that there is."""
+    headline = (run.outcomes | outcomes).headline
     keys = sorted({key for row in run.metrics for key in row})
     return {
         "name": run.name,
@@ -121,7 +132,11 @@ def _run(run: Run) -> dict[str, object]:
         "seed": run.settings.get("seed", ""),
         "environments": run.envs,
         "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
-        "notes": sentences(run.metrics),
+        "shows": [name for name in ("reward", "success") if getattr(headline, name)],
+        "health": [
+            {"level": finding.level, "word": finding.word, "sentence": finding.sentence}
+            for finding in health(run.metrics)
+        ],
         "results": {split: _ends(run, split) for split in run.splits()},
     }
 
@@ -144,6 +159,7 @@ def _evaluation(evaluation: Evaluation) -> dict[str, object]:
         "iteration": evaluation.iteration,
         "task_set": evaluation.result.task_set.split_hash,
         "success": evaluation.result.success.record(),
+        "reward": evaluation.result.mean_reward.record(),
     }
 
 

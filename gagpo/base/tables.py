@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 from collections import Counter
@@ -20,6 +21,7 @@ _LATEX = str.maketrans(
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$"}
 )
+_MINUS = re.compile(r"(?<![\w.])-(?=[\d.])")  # a hyphen before a number
 CUT = 8  # least characters of a column of words
 
 
@@ -121,13 +123,31 @@ class Table:
         header, *rows = [f"| {' | '.join(row)} |" for row in cells]
         return [header, "|" + "---|" * len(self.header), *rows]
 
-    def latex(self) -> list[str]:
-        """Lines of LaTeX for the package booktabs."""
+    def latex(self, caption: str = "") -> list[str]:
+        r"""Lines of LaTeX for the package booktabs, with a caption as a floating table.
+
+        >>> print("\n".join(Table(["method", "points"], [["a-b", "-1.5 [-2.0, +0.5]"]]).latex()))
+        \begin{tabular}{lr}
+        \toprule
+        method & points \\
+        \midrule
+        a-b & $-$1.5 [$-$2.0, +0.5] \\
+        \bottomrule
+        \end{tabular}
+        """
         columns = "".join("l" if number in self.words else "r" for number in range(len(self.header)))
-        cells = [[" ".join(cell.split()).translate(_LATEX) for cell in row] for row in (self.header, *self.rows)]
-        header, *rows = [" & ".join(row) + r" \\" for row in cells]
+        header, *rows = [" & ".join(self._latex_cells(row)) + r" \\" for row in (self.header, *self.rows)]
         begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
-        return [begin, r"\toprule", header, r"\midrule", *rows, r"\bottomrule", end]
+        tabular = [begin, r"\toprule", header, r"\midrule", *rows, r"\bottomrule", end]
+        if not caption:
+            return tabular
+        head = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(caption)}}}"]
+        return [*head, *tabular, r"\end{table}"]
+
+    def _latex_cells(self, row: Sequence[str]) -> list[str]:
+        """The cells, with minus signs in place of hyphens in columns of numbers."""
+        cells = [_latex(cell) for cell in row]
+        return [cell if column in self.words else _MINUS.sub("$-$", cell) for column, cell in enumerate(cells)]
 
     def __rich__(self) -> rich.table.Table:
         from rich.table import Table
@@ -146,18 +166,39 @@ class Table:
         return table
 
 
+def _latex(text: str) -> str:
+    """``text`` on one line, with the characters escaped that LaTeX reads as commands."""
+    return " ".join(text.split()).translate(_LATEX)
+
+
 def cut(names: Sequence[str], most: int) -> list[str]:
-    """``names`` cut to ``most`` characters: at the end, or in the middle if two would become equal.
+    """``names`` cut to ``most`` characters: at the end, or where names would become equal around what differs.
 
     >>> cut(["weights", "weights of a run", "weights of a run, averaged"], 13)
     ['weights', 'weig..f a run', 'weig..veraged']
+    >>> cut(["results/long-first/evals/after", "results/long-other/evals/after"], 14)
+    ['..first/eval..', '..other/eval..']
     """
     letters = max(0, most - 2)
-    ends = [name if len(name) <= most else name[:letters] + ".." for name in names]
     front = letters * 2 // 5
+    ends = [name if len(name) <= most else name[:letters] + ".." for name in names]
     middles = [name[:front] + ".." + name[len(name) - letters + front :] for name in names]
-    alike = {end for end, count in Counter(ends).items() if count > 1} - set(names)
-    return [middle if end in alike else end for end, middle in zip(ends, middles, strict=True)]
+    cut_names = [middle if end in _repeated(ends, names) else end for end, middle in zip(ends, middles, strict=True)]
+    alike = _repeated(cut_names, names)
+    if not alike:
+        return cut_names
+    ambiguous = [name for name, short in zip(names, cut_names, strict=True) if short in alike]
+    start = next((i for i, letters_here in enumerate(zip(*ambiguous, strict=False)) if len(set(letters_here)) > 1), 0)
+    window = max(0, most - 4)
+    return [
+        f"..{name[start : start + window]}.." if short in alike else short
+        for name, short in zip(names, cut_names, strict=True)
+    ]
+
+
+def _repeated(texts: Sequence[str], names: Sequence[str]) -> set[str]:
+    """The texts that stand for several names and are themselves none."""
+    return {text for text, count in Counter(texts).items() if count > 1} - set(names)
 
 
 def facts(pairs: Sequence[tuple[str, str]], width: int = WIDTH) -> list[str]:

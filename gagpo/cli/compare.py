@@ -55,10 +55,12 @@ class ReportRequest(Options):
     markdown: Annotated[bool, Flag("--markdown")] = Field(False, description="Print the table in Markdown.")
     latex: Annotated[bool, Flag("--latex")] = Field(False, description="Print the table in LaTeX (booktabs).")
     curves: Annotated[Path | None, Flag()] = Field(
-        None, description="Draw the learning curves of all runs into this PNG, averaged over seeds."
+        None,
+        description="Draw the learning curves of all runs, averaged over seeds, into this file: .pdf, .svg or .png.",
     )
     y: Annotated[str | None, Flag()] = Field(
-        None, description="Metric for --curves, such as entropy; by default success, also on the splits."
+        None,
+        description="Metric for --curves, such as entropy; by default success, and mean reward where it is graded.",
     )
     x: Annotated[str, Flag()] = Field("iteration", description="x axis of --curves: iteration or turns.")
     smooth: Annotated[int, Flag()] = Field(1, ge=1, description="For --curves: mean over this many iterations.")
@@ -85,13 +87,15 @@ def report(*, as_json: Json = False, **options: object) -> None:
     """Write a page for each run (curves.png, report.html); for several runs, print one table with paired tests."""
     from gagpo.base.errors import InvalidArgument
     from gagpo.eval.at_k import read_ks
-    from gagpo.eval.curves import plot_curves
+    from gagpo.eval.curves import figure_format, plot_curves
     from gagpo.eval.report.report import write_report
     from gagpo.eval.runs import group_runs
 
     request = ReportRequest(**request_values(ReportRequest, options))
     if request.y is not None and request.curves is None:
-        raise InvalidArgument("--y needs a file to draw into: add --curves FILE.png")
+        raise InvalidArgument("--y needs a file to draw into: add --curves FILE.png (or .pdf, .svg)")
+    if request.curves:
+        figure_format(request.curves)  # a wrong name is an error before any page is written
     ks = read_ks(request.pass_at)
     groups = group_runs(request.folders)
     pages = [str(write_report(run.folder, ks)) for group in groups.values() for run in group]
@@ -115,8 +119,9 @@ def _print_study(
     study = study_of(groups, request.files, request.baseline, request.split, ks)
     measures = measure_studies(study, ks)
     if request.latex or request.markdown:
-        tables = [study.table(), *(measure.table() for measure in measures)]
-        texts = [table.latex() if request.latex else table.markdown() for table in tables]
+        tables = list(zip(study.tables(), study.captions(), strict=True))
+        tables += [(measure.table(), measure.caption(study)) for measure in measures]
+        texts = [table.latex(caption) if request.latex else table.markdown() for table, caption in tables]
         say("\n\n".join("\n".join(lines) for lines in texts))
     else:
         width = text_width(most=100)

@@ -85,13 +85,18 @@ def _require_one_kind(model: str, options: Mapping[str, object]) -> None:
 def _print_overall(results: Mapping[str, EvalResult]) -> dict[str, dict[str, object]]:
     """Print the results of all environments; return the overall rate as JSON-ready values."""
     from gagpo.base.tables import text_width
-    from gagpo.eval.results import whole
-    from gagpo.eval.summary import whole_table
+    from gagpo.eval.results import joint_headline, whole, whole_reward
+    from gagpo.eval.summary import whole_tables
 
-    table = whole_table({name: {"success": result} for name, result in results.items()})
-    say(*table.lines(text_width()))
+    has_rewards = joint_headline(results.values()).reward
+    name = "interval" if has_rewards else "success"
+    for table in whole_tables({env: {name: result} for env, result in results.items()}):
+        say(*table.lines(text_width()))
     rate = whole(results.values())
-    return {"the whole": {"success_rate": rate.value, "success": rate.record()}}
+    record: dict[str, object] = {"success_rate": rate.value, "success": rate.record()}
+    if has_rewards:
+        record["mean_reward"] = whole_reward(results.values()).record()
+    return {"the whole": record}
 
 
 def _print_outcome(outcome: EvaluationOutcome, env: str) -> dict[str, object]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+import textwrap
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from gagpo.base.tables import ascii_only
 from gagpo.cli.options import Json, first_comment, print_json, print_table, say
 
 
@@ -26,17 +30,46 @@ def list_everything(
     as_json: Json = False,
 ) -> None:
     """List available configs, environments, algorithms, engines, models and runs. In a pipe, tabs separate columns."""
-    from gagpo.base.tables import Table
+    from gagpo.base.tables import Table, text_width
     from gagpo.base.terminal import is_terminal
 
     items = everything(runs, models)
     rows = [astuple(item) for item in items]
     if as_json:
         print_json([vars(item) for item in items])
+    elif is_terminal(sys.stdout) and text_width(TABLE) < TABLE:
+        say(*narrow_lines(items, text_width(TABLE)))
     elif is_terminal(sys.stdout):
         print_table(Table(["kind", "name", "about", "from", "problem"], rows, words=range(5)))
     else:
         say(*("\t".join(" ".join(cell.split()) for cell in row) for row in rows))
+
+
+TABLE = 100
+"""Columns from which a terminal shows the list as a table; its cells would be a few letters wide on a narrower one."""
+
+
+def narrow_lines(items: Sequence[CatalogEntry], width: int) -> list[str]:
+    """The list under a heading for each kind, at most ``width`` columns wide; names without more to say in one row."""
+    lines: list[str] = []
+    for kind, entries in itertools.groupby(items, key=lambda item: item.kind):
+        lines += ["", f"{kind}s"]
+        plain: list[str] = []
+        for item in entries:
+            details = [
+                item.about,
+                f"from {item.package}" if item.package not in ("", "gagpo", item.name) else "",
+                item.problem,
+            ]
+            details = [ascii_only(" ".join(detail.split())) for detail in details if detail]
+            if not details:
+                plain.append(ascii_only(item.name))
+                continue
+            lines += textwrap.wrap(ascii_only(item.name), width, initial_indent="  ", subsequent_indent="    ")
+            for detail in details:
+                lines += textwrap.wrap(detail, width, initial_indent="      ", subsequent_indent="      ")
+        lines += textwrap.wrap(", ".join(plain), width, initial_indent="  ", subsequent_indent="  ")
+    return lines[1:]
 
 
 @dataclass(frozen=True)

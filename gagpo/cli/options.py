@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,9 +49,12 @@ def say(*lines: str) -> None:
 
 
 def first_comment(path: Path) -> str:
-    """The comment on the first line of a YAML file, '' without one."""
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
+    """The first sentence of the comment at the top of a YAML file, '' without one."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
+    text = " ".join(comment)
+    sentence = re.match(r".+?\.(?=\s+[A-Z`])", text)  # not at the point of a number or of a file's name
+    return sentence[0] if sentence else text
 
 
 def print_json(record: object) -> None:

@@ -64,6 +64,7 @@ def train(
             return
         start = time.monotonic()
         first = 0.0
+        continued = (folder.path / "metrics.jsonl").exists()
         if resume is not None and ranks.first and folder.finished:
             say(_extended(folder))
 
@@ -77,7 +78,7 @@ def train(
         return
     _conclude(folder.path, results)
     whole = time.monotonic() - start
-    say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
+    say(_times(first, whole, continued))
     if as_json:
         print_json({split: result.summary() for split, result in results.items()})
 
@@ -125,6 +126,16 @@ def _conclude(run: Path, results: Mapping[str, EvalResult]) -> None:
         if (run / "evals" / f"before-{split}.json").exists():
             say(_compared(run, split))
     say(f"curves: {run / 'curves.png'}\nreport: {page}\nnext: gagpo view {quote(str(run))}")
+
+
+def _times(first: float, whole: float, continued: bool) -> str:
+    """How long it took, in seconds from the start of this command, to the first event and to the report.
+
+    continued: whether an earlier command began the run, whose time is not part of these.
+    """
+    if continued:
+        return f"report {clock_time(whole)} after the run was resumed (minutes:seconds)"
+    return f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)"
 
 
 def clock_time(seconds: float) -> str:

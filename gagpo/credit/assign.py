@@ -114,7 +114,7 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
             )
         advantage[mask] = env_advantage
     credit = Credit(advantage, turns.tokens_N, settings.level, target, {}, value_K)
-    credit.stats.update(credit_statistics(turns, credit.advantage_N))
+    credit.stats.update(credit_statistics(turns, credit.advantage_N, settings.compares_states))
     if settings.follows_states and credit.stats.get("aliasing", 0.0) > ALIASED:
         # Without numbers in it, so that Python shows the warning once and not in every iteration.
         warnings.warn(
@@ -137,8 +137,11 @@ def _checked_values(value_K: np.ndarray | None, tokens: int) -> np.ndarray:
     return value_K
 
 
-def credit_statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]:
+def credit_statistics(turns: Turns, advantage_N: np.ndarray, of_states: bool = True) -> dict[str, float]:
     """Metrics of a batch's credit.
+
+    of_states: whether the credit compares states; without them the metrics below from ``repeated_states`` on would
+        describe states that nothing uses.
 
     ``zero_advantage_groups``: fraction of task groups whose advantages are all 0.
     ``equal_return_groups``: fraction of task groups with equal returns.
@@ -155,7 +158,7 @@ def credit_statistics(turns: Turns, advantage_N: np.ndarray) -> dict[str, float]
         "advantage_std": float(advantage_N.std()),
         "advantage_abs": float(np.abs(advantage_N).mean()),
     }
-    if turns.state_N is not None:
+    if turns.state_N is not None and of_states:
         state_N = turns.states()
         visits_N = np.bincount(state_N)[state_N]
         stats["repeated_states"] = float((visits_N > 1).mean())

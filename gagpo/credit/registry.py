@@ -42,6 +42,11 @@ class CreditSettings(Options):
             raise InvalidArgument(f"{cls.__module__}:{cls.__name__}: field 'key' is renamed to 'state_key'")
 
     @property
+    def compares_states(self) -> bool:
+        """Whether it compares turns in equal states."""
+        return hasattr(self, "state_key")
+
+    @property
     def follows_states(self) -> bool:
         """Whether it uses transitions between states, which a key that does not identify states falsifies."""
         return False

@@ -9,7 +9,7 @@
    :mod:`gagpo.data.episode_file`.
 """
 
-from gagpo.data.episode import MOST_SENT, Decode, Episode
+from gagpo.data.episode import MOST_SENT, SUCCESS_ASSUMED, Decode, Episode
 from gagpo.data.episode_file import (
     MOST_REFUSAL,
     credits_from_record,
@@ -32,6 +32,7 @@ __all__ = [
     "INVALID_REASONS",
     "MOST_REFUSAL",
     "MOST_SENT",
+    "SUCCESS_ASSUMED",
     "BadTurns",
     "Call",
     "Decode",

@@ -11,6 +11,9 @@ import numpy as np
 from gagpo.data.turn import NO_IDS, Turn
 
 Decode = Callable[[Sequence[int]], str]  # the text of tokens, with special tokens visible
+SUCCESS_ASSUMED = "success_assumed"
+"""Entry of ``info`` if the environment reports no success, and a reward above 0 that is not 1 counts as one."""
+
 MOST_SENT = 2000  # new tokens of a prompt that are written as text, except in the first turn
 
 
@@ -53,6 +56,11 @@ class Episode:
     def reward(self) -> float:
         """Sum of the turns' rewards, penalties excluded."""
         return float(sum(turn.reward for turn in self.turns))
+
+    @property
+    def success_assumed(self) -> bool:
+        """Whether ``success`` only says that the reward is above 0."""
+        return bool(self.info.get(SUCCESS_ASSUMED))
 
     def note_sent(self, decode: Decode) -> None:
         """Set ``sent`` of every turn from its prompt's tokens."""

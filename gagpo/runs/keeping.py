@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
+from gagpo.runs.headline import headline_of_rows
 from gagpo.runs.metrics import metric_rows
 from gagpo.runs.run_folder import BEST, EMA
 from gagpo.settings import SettingsError, TrainingSettings
@@ -32,10 +33,16 @@ def smoothed(rows: Sequence[Mapping[str, float]], criterion: str, over: int) -> 
 
 
 def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], training: TrainingSettings) -> int | None:
-    """The iteration with the highest smoothed criterion (the last of equals); None without a criterion."""
+    """The iteration with the highest smoothed criterion (the last of equals); None without a criterion.
+
+    Where no success is reported, the mean reward takes the place of the success rate, by which all would be equal.
+    """
     if training.best_metric is None:
         return None
-    means = smoothed(rows, training.best_metric, BEST_OVER)
+    criterion = training.best_metric
+    if criterion == "success_rate" and not headline_of_rows(rows).success:
+        criterion = "reward_mean"
+    means = smoothed(rows, criterion, BEST_OVER)
     measured = [iteration for iteration in iterations if iteration in means]
     return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)
 

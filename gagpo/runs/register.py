@@ -58,8 +58,9 @@ class Metric:
 SECTIONS = {
     "Episodes": (
         Metric("iteration", "count", "Iterations done so far, this one included."),
-        Metric("success_rate", "share", "Episodes that solved their task, at the training temperature.",
-               caption="success in training"),
+        Metric("success_rate", "share",
+               "Episodes that solved their task, at the training temperature; not logged if the environment reports no "
+               "success and its rewards are not 0 and 1.", caption="success in training"),
         Metric("mean_turns", "turns", "Mean length of an episode.", VIEWER, "turns per episode"),
         Metric("invalid_rate", "share", "Turns whose action the environment refused or could not read.",
                VIEWER, "invalid actions"),
@@ -71,6 +72,8 @@ SECTIONS = {
         Metric("turns", "turns", "Turns played, without probes; only with several environments."),
         Metric("reward_mean", "reward", "Mean over episodes of the sum of an episode's rewards.",
                VIEWER, "reward per episode"),
+        Metric("graded_rewards", "share",
+               "Episodes with another reward than 0 and 1; with any, the mean reward is shown first."),
         Metric("response_tokens", "tokens", "Mean length of a response."),
         Metric("truncated_responses", "share",
                "Responses that ended at `rollout.max_tokens` without a stop, valid or not."),
@@ -203,10 +206,10 @@ def of_environment(name: str, env: str) -> str:
     return f"{name}/{env}"
 
 
-def environments_of(names: Iterable[str], metric: str = "success_rate") -> list[str]:
-    """The environments that ``metric`` is logged for separately; none in a run of one."""
-    prefix = of_environment(metric, "")
-    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+def environments_of(names: Iterable[str]) -> list[str]:
+    """The environments whose metrics are logged separately; none in a run of one."""
+    parts = [name.partition("/") for name in names]
+    return list(dict.fromkeys(env for metric, _, env in parts if env and metric in ("success_rate", "reward_mean")))
 
 
 def find(name: str) -> Metric:

@@ -18,6 +18,8 @@ from gagpo.base.errors import GagpoError
 from gagpo.data import Episode
 from gagpo.envs.pool.opening import open_pool
 from gagpo.eval.evaluate import choose_tasks
+from gagpo.eval.summary import reward_number
+from gagpo.runs.headline import Outcomes, is_graded
 from gagpo.settings import RunSettings, SftSettings
 from gagpo.sft.demonstrations import environment_of, sft_of, success_of
 
@@ -41,13 +43,15 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Measure:
-    """Results on the evaluation tasks; all but ``step`` are fractions.
+    """Results on the evaluation tasks; all but ``step`` and ``reward`` are fractions.
 
     step: training steps before the evaluation.
     success: of the episodes that succeed.
     invalid: of the turns without a valid action.
     cut: of the responses that reached the token limit.
-    contrast: of the tasks of which some episodes succeed and some fail, which RL learns from.
+    contrast: of the tasks of which some episodes succeed and some fail, which RL learns from; where the mean reward
+        decides, of those whose episodes earn different rewards.
+    reward: mean of the episodes, where it decides in place of the success; else None.
     """
 
     step: int
@@ -55,35 +59,47 @@ class Measure:
     invalid: float
     cut: float
     contrast: float
+    reward: float | None = None
+
+    @property
+    def score(self) -> float:
+        """What decides which model is the best: the mean reward or the success."""
+        return self.success if self.reward is None else self.reward
 
     @classmethod
-    def of(cls, step: int, episodes: Sequence[Episode]) -> Measure:
-        """Measure the episodes of an evaluation; those of one task share their ``group``."""
+    def of(cls, step: int, episodes: Sequence[Episode], in_rewards: bool = False) -> Measure:
+        """Measure the episodes of an evaluation; those of one task share their ``group``.
+
+        in_rewards: whether the mean reward decides.
+        """
         turns = [turn for episode in episodes for turn in episode.turns]
-        groups: dict[int, list[bool]] = {}
+        groups: dict[int, set[float]] = {}
         for episode in episodes:
-            groups.setdefault(episode.group, []).append(episode.success)
+            groups.setdefault(episode.group, set()).add(episode.reward if in_rewards else float(episode.success))
         return cls(
             step,
             success_of(episodes),
             float(np.mean([not turn.valid for turn in turns])) if turns else 1.0,
             float(np.mean([turn.cut for turn in turns])) if turns else 0.0,
-            float(np.mean([0 < sum(successes) < len(successes) for successes in groups.values()])),
+            float(np.mean([len(results) > 1 for results in groups.values()])),
+            reward_of(episodes) if in_rewards else None,
         )
 
 
 @dataclass(frozen=True)
 class SuccessTarget:
-    """Success rates on the evaluation tasks that a model is compared with.
+    """Success rates, or mean rewards, on the evaluation tasks that a model is compared with.
 
     chance: of random actions.
     demonstrations: of the demonstrations; None if unknown.
     imitable: see :class:`gagpo.sft.demonstrations.Demonstrations`.
+    in_rewards: whether they are mean rewards, because the demonstrations report no success.
     """
 
     chance: float
     demonstrations: float | None
     imitable: bool = True
+    in_rewards: bool = False
 
     def goal(self, steps_are_set: bool) -> float:
         """What RL can begin with: two thirds of the way from chance to the demonstrations.
@@ -101,8 +117,12 @@ class SuccessTarget:
     @property
     def words(self) -> str:
         """Both rates, for people."""
-        demonstrations = "" if self.demonstrations is None else f", demonstrations {percent(self.demonstrations)}"
-        return f"random play {percent(self.chance)}{demonstrations}"
+        demonstrations = "" if self.demonstrations is None else f", demonstrations {self.text(self.demonstrations)}"
+        return f"random play {self.text(self.chance)}{demonstrations}"
+
+    def text(self, score: float) -> str:
+        """A success rate in per cent, or a mean reward."""
+        return reward_number(score) if self.in_rewards else percent(score)
 
 
 class SftEvaluator:
@@ -124,8 +144,8 @@ class SftEvaluator:
 
     @property
     def best(self) -> Measure | None:
-        """The measure with the highest success rate, of equal ones the first; None before any."""
-        return max(self.measures, key=lambda measure: measure.success, default=None)
+        """The measure with the highest success rate or mean reward, of equal ones the first; None before any."""
+        return max(self.measures, key=lambda measure: measure.score, default=None)
 
     @property
     def enough(self) -> bool:
@@ -138,19 +158,31 @@ class SftEvaluator:
         engine = make_engine("transformers", model.eval(), self.tokenizer, dtype=settings.engine.dtype)
         with closing(engine):
             agent = language_agent(engine, self.env, settings.rollout.sampling, **dict(settings.context))
-            measure = Measure.of(step, run_evaluation(settings, agent, EPISODES_PER_TASK))
+            episodes = run_evaluation(settings, agent, EPISODES_PER_TASK)
+        measure = Measure.of(step, episodes, self.target.in_rewards)
         self.measures.append(measure)
         self.report(self.words(measure))
 
     def words(self, measure: Measure) -> str:
         """The measure as a sentence."""
         groups = len(evaluation_tasks(self.settings))
+        episodes = f"{EPISODES_PER_TASK * groups} episodes of training tasks ({self.target.words})"
+        result = f"wins {percent(measure.success)} of {episodes}"
+        if self.target.in_rewards:
+            result = f"mean reward {self.target.text(measure.score)} in {episodes}"
         return (
-            f"step {measure.step}: wins {percent(measure.success)} of {EPISODES_PER_TASK * groups} episodes of "
-            f"training tasks ({self.target.words}); "
+            f"step {measure.step}: {result}; "
             f"{percent(measure.invalid)} of the turns are invalid, {percent(measure.cut)} of the responses are cut; "
-            f"success differs between episodes in {round(groups * measure.contrast)} of {groups} tasks"
+            f"{self._compared} differs between episodes in {round(groups * measure.contrast)} of {groups} tasks"
         )
+
+    @property
+    def _compared(self) -> str:
+        return "the reward" if self.target.in_rewards else "success"
+
+    def _is_good(self, measure: Measure, goal: float) -> bool:
+        """Whether a model succeeds in most episodes, or reaches the goal in mean reward."""
+        return measure.score >= goal if self.target.in_rewards else measure.success >= 0.5
 
     def faults(self, measure: Measure) -> list[str]:
         """What keeps RL from learning, each with the setting to change; [] if RL can begin.
@@ -167,18 +199,20 @@ class SftEvaluator:
         if measure.cut > MAX_CUT:
             cut = percent(measure.cut)
             faults.append(f"{cut} of the responses are cut at rollout.max_tokens={limit}: raise it")
-        if measure.invalid >= MAX_INVALID and measure.success < max(0.5, goal):
+        is_good = self._is_good(measure, goal)
+        if measure.invalid >= MAX_INVALID and not (is_good and measure.score >= goal):
             invalid = percent(measure.invalid)
             faults.append(f"{invalid} of the turns are invalid: {more_steps}, then raise sft.episodes")
-        if measure.success < goal:
-            success = percent(measure.success)
+        if measure.score < goal:
+            score = self.target.text(measure.score)
+            goal_text = self.target.text(goal)
+            result = f"it wins {score}, and should win {goal_text}"
+            if self.target.in_rewards:
+                result = f"its mean reward is {score}, and should be {goal_text}"
+            faults.append(f"{result} after these demonstrations: {more_steps}, then {larger_model}")
+        if not faults and measure.contrast < MIN_CONTRAST and not is_good:
             faults.append(
-                f"it wins {success}, and should win {percent(goal)} after these demonstrations: {more_steps}, "
-                f"then {larger_model}"
-            )
-        if not faults and measure.contrast < MIN_CONTRAST and measure.success < 0.5:
-            faults.append(
-                f"success differs between episodes in only {percent(measure.contrast)} of the tasks: raise "
+                f"{self._compared} differs between episodes in only {percent(measure.contrast)} of the tasks: raise "
                 f"rollout.temperature, or {more_steps}"
             )
         return faults
@@ -192,10 +226,14 @@ class SftEvaluator:
         if faults:
             return "not ready for RL: " + "; ".join(faults)
         if measure.contrast < MIN_CONTRAST:
+            score = self.target.text(measure.score)
+            result = f"its mean reward is {score}" if self.target.in_rewards else f"it wins {score}"
             return (
-                f"it wins {percent(measure.success)} and episodes of a task hardly differ, so RL has little to learn: "
-                "raise sft.mistake_rate, or choose harder tasks"
+                f"{result} and episodes of a task hardly differ, so RL has little to learn: raise sft.mistake_rate, or "
+                "choose harder tasks"
             )
+        if self.target.in_rewards:
+            return "ready for RL: most actions are valid, and the rewards of a task's episodes differ"
         return "ready for RL: it knows the language of the environment, and some episodes of a task succeed"
 
     def state(self) -> list[dict[str, Any]]:
@@ -231,21 +269,43 @@ def success_target(settings: RunSettings, episodes: Sequence[Episode], imitable:
     Demonstrations of the evaluation tasks count, because these may be harder than others. Few of them would be a noisy
     estimate, so the mean of all demonstrations counts as ``PRIOR_WEIGHT`` more.
     """
-    chance = chance_of(settings)
+    in_rewards = has_rewards_only(episodes)
+    chance = chance_of(settings, in_rewards)
     if not episodes:
         return SuccessTarget(chance, None)
     tasks = set(evaluation_tasks(settings))
-    successes = [episode.success for episode in episodes if episode.task in tasks]
-    rate = (sum(successes) + PRIOR_WEIGHT * success_of(episodes)) / (len(successes) + PRIOR_WEIGHT)
-    return SuccessTarget(chance, rate, imitable)
+    results = [episode.reward if in_rewards else float(episode.success) for episode in episodes]
+    of_tasks = [result for episode, result in zip(episodes, results, strict=True) if episode.task in tasks]
+    rate = (sum(of_tasks) + PRIOR_WEIGHT * float(np.mean(results))) / (len(of_tasks) + PRIOR_WEIGHT)
+    return SuccessTarget(chance, rate, imitable, in_rewards)
 
 
-def chance_of(settings: RunSettings) -> float:
-    """The success rate of random actions on the evaluation tasks; 0 if the environment cannot list or draw actions."""
+def has_rewards_only(episodes: Sequence[Episode]) -> bool:
+    """Whether the mean reward of demonstrations decides, because they earn rewards and report no success."""
+    outcomes = Outcomes(
+        graded=any(is_graded(episode.reward) for episode in episodes),
+        rewarded=any(episode.reward != 0 for episode in episodes),
+        succeeded=any(episode.success for episode in episodes),
+        assumed=any(episode.success_assumed for episode in episodes),
+    )
+    return not outcomes.headline.success
+
+
+def reward_of(episodes: Sequence[Episode]) -> float:
+    """The mean reward of episodes; 0 without any."""
+    return float(np.mean([episode.reward for episode in episodes])) if episodes else 0.0
+
+
+def chance_of(settings: RunSettings, in_rewards: bool = False) -> float:
+    """The success rate, or mean reward, of random actions on the evaluation tasks.
+
+    0 if the environment cannot list or draw actions.
+    """
     try:
-        return success_of(run_evaluation(settings, RandomAgent(), EPISODES_PER_TASK, expert="random"))
+        episodes = run_evaluation(settings, RandomAgent(), EPISODES_PER_TASK, expert="random")
     except GagpoError:
         return 0.0
+    return reward_of(episodes) if in_rewards else success_of(episodes)
 
 
 def rounds(sft: SftSettings) -> list[int]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gagpo.base.tables import WIDTH, duration, text_width
 from gagpo.eval.results import EvalResult
+from gagpo.eval.summary import reward_number, reward_with_interval
+from gagpo.runs.headline import Headline
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import environments_of, of_environment
 
@@ -43,15 +45,22 @@ def fitted(parts: Sequence[str], width: int) -> str:
 
 @dataclass(frozen=True)
 class IterationFinished:
-    """An iteration has been collected, trained on and logged. seconds_left: to the end of the run, estimated."""
+    """An iteration has been collected, trained on and logged.
+
+    seconds_left: to the end of the run, estimated.
+    headlines: which numbers come first, of the run (``""``) and of each of several environments.
+    """
 
     metrics: Metrics
     seconds_left: float = 0.0
+    headlines: Mapping[str, Headline] = field(default_factory=dict)
 
     def __str__(self) -> str:
         m = self.metrics
+        first, *more = self._first_numbers()
         parts = [
-            f"{m['iteration']:>4}  success {100 * m['success_rate']:5.1f} %",
+            f"{m['iteration']:>4}  {first}",
+            *more,
             f"turns {m['mean_turns']:4.1f}",
             f"invalid {100 * m['invalid_rate']:4.1f} %",
         ]
@@ -67,11 +76,27 @@ class IterationFinished:
             f"train {m['seconds_train']:.1f} s",
         ]
         line = fitted(parts, text_width(most=MAX_WIDTH))
-        envs = [f"{env} {100 * m[of_environment('success_rate', env)]:.1f} %" for env in environments_of(m)]
+        envs = [self._of_environment(env) for env in environments_of(m)]
         indent = " " * 6
         return "\n".join(
             [line, *textwrap.wrap(", ".join(envs), WIDTH, initial_indent=indent, subsequent_indent=indent)]
         )
+
+    def _first_numbers(self) -> list[str]:
+        """Mean reward, success rate, or both."""
+        headline = self.headlines.get("", Headline())
+        parts = []
+        if headline.reward:
+            parts.append(f"reward {reward_number(self.metrics['reward_mean']):>7}")
+        if headline.success:
+            parts.append(f"success {100 * self.metrics['success_rate']:5.1f} %")
+        return parts
+
+    def _of_environment(self, env: str) -> str:
+        """An environment with its success rate, or with its mean reward."""
+        if self.headlines.get(env, Headline()).reward:
+            return f"{env} {reward_number(self.metrics[of_environment('reward_mean', env)])}"
+        return f"{env} {100 * self.metrics[of_environment('success_rate', env)]:.1f} %"
 
 
 @dataclass(frozen=True)
@@ -98,7 +123,12 @@ class EvaluationFinished:
 
     def __str__(self) -> str:
         rate = self.result.success
-        line = f"{self.label}: success {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+        numbers = []
+        if self.result.headline.reward:
+            numbers.append(f"reward {reward_with_interval(self.result.mean_reward)}")
+        if self.result.headline.success:
+            numbers.append(f"success {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]")
+        line = f"{self.label}: {', '.join(numbers)}"
         if self.failure:
             line += f"\n      {self.result.failed} of {self.result.episodes} episodes failed, the first: {self.failure}"
         return line

@@ -9,6 +9,7 @@ import numpy as np
 from gagpo.collecting.collector import Collection
 from gagpo.data import Episode
 from gagpo.eval.health import answer_task_information
+from gagpo.runs.headline import is_graded
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_environment
 from gagpo.training.counters import Counters
@@ -55,9 +56,14 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 def _of(episodes: Sequence[Episode]) -> dict[str, float]:
     turns = [turn for episode in episodes for turn in episode.turns]
     rewritten = [episode.info["rewritten"] for episode in episodes if "rewritten" in episode.info]
+    rewards = [episode.reward for episode in episodes]
+    success_rate = float(np.mean([episode.success for episode in episodes]))
+    # A graded reward above 0 is not a success, although the environment, which reports none, is given one.
+    is_assumed = any(episode.success_assumed for episode in episodes)
     return {
-        "success_rate": float(np.mean([episode.success for episode in episodes])),
-        "reward_mean": float(np.mean([episode.reward for episode in episodes])),
+        **({} if is_assumed else {"success_rate": success_rate}),
+        "reward_mean": float(np.mean(rewards)),
+        "graded_rewards": float(np.mean([is_graded(reward) for reward in rewards])),
         "mean_turns": sum(len(episode.turns) for episode in episodes) / len(episodes),
         "invalid_rate": float(np.mean([not turn.valid for turn in turns])) if turns else 0.0,
         **{name: float(np.mean([t.invalid == why for t in turns])) if turns else 0.0 for name, why in INVALID.items()},

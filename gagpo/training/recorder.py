@@ -20,6 +20,7 @@ from gagpo.eval.health import health_line
 from gagpo.eval.results import EvalResult
 from gagpo.runs import disk_space, keeping
 from gagpo.runs.checkpoint import Entry, Saver
+from gagpo.runs.headline import headlines
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings
@@ -91,7 +92,7 @@ class Recorder:
             self.folder.log(metrics)
             self.rows.append(metrics)
             self._trackers.log(metrics, number)
-            self.report(IterationFinished(metrics, seconds_left))
+            self.report(IterationFinished(metrics, seconds_left, headlines(self.rows)))
             self._report_health()
         self.saver.check()
 

@@ -243,6 +243,19 @@ def test_success_is_a_positive_reward_at_the_end_unless_info_says_otherwise(outc
     assert info["success"] is success
 
 
+def test_a_graded_reward_at_the_end_is_only_assumed_to_be_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = made("NumberedEnv", size=1)
+    inner = env.unwrapped.env
+    step = inner.step
+    monkeypatch.setattr(inner, "step", lambda action: (step(action)[0], 0.25, *step(action)[2:4], {}))
+    env.reset(seed=0)
+    info = env.step("right")[4]
+    assert info["success"] and info["success_assumed"] is True
+    plain = made("NumberedEnv", size=1)
+    plain.reset(seed=0)
+    assert "success_assumed" not in plain.step("right")[4]
+
+
 def test_the_environments_own_limit_of_turns_counts() -> None:
     env = made("NumberedEnv", size=8)
     env.reset(seed=0)

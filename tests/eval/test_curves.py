@@ -59,6 +59,19 @@ def share_of(picture, colour):
     return float((np.abs(picture - wanted).max(axis=-1) <= 6).mean())
 
 
+@pytest.mark.parametrize(("suffix", "head"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("PNG", b"\x89PNG")])
+def test_the_suffix_decides_the_format_and_equal_figures_are_equal_files(tmp_path, make_run, suffix, head):
+    run = group_runs([make_run(tmp_path / "run", iterations=4)])
+    first, second = (plot_curves(run, tmp_path / f"{name}.{suffix}").read_bytes() for name in "ab")
+    assert first.startswith(head) and first == second
+
+
+@pytest.mark.parametrize("name", ["fig.jpg", "fig", "fig.pdf.gz"])
+def test_another_suffix_is_refused_before_anything_is_drawn(tmp_path, name):
+    with pytest.raises(InvalidArgument, match=r"unknown format of a figure .*\.pdf, \.svg or \.png"):
+        plot_curves({}, tmp_path / name)
+
+
 def test_each_method_is_drawn_in_its_own_colour(tmp_path, make_run):
     runs = [make_run(tmp_path / f"{name}-seed{i}", seed=i, iterations=8) for name in ("gagpo", "grpo") for i in (1, 2)]
     both = pixels(plot_curves(group_runs(runs), tmp_path / "deep" / "curves.png", x="turns", smooth=2))
@@ -112,7 +125,7 @@ def texts_of(groups, tmp_path, monkeypatch, **more):
     from gagpo.eval import curves
 
     figures = []
-    monkeypatch.setattr(curves, "write_png", lambda figure, output: figures.append(figure))
+    monkeypatch.setattr(curves, "write_figure", lambda figure, output: figures.append(figure))
     plot_curves(groups, tmp_path / "curves.png", **more)
     (axis,) = figures[0].axes
     return axis, [text.get_text() for text in figures[0].legends[0].get_texts()]

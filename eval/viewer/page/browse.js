@@ -227,26 +227,39 @@
   const size = groupColumn("size");
   const wins = groupColumn("wins");
   const differ = groupColumn("differ");
+  const gap = groupColumn("gap");
+  const reward = groupColumn("reward");
   const source = groupColumn("source");
   const rate = (g) => wins(g) / size(g);
 
+  // The mean difference of the two credits, and in how many turns their signs are opposite.
   function differCell(g) {
-    if (!differ(g)) return "-";
-    return h("span", { class: "differ", "--share": differ(g) }, `${Math.round(100 * differ(g))} % of turns`);
+    if (gap(g) === null) return h("span", { class: "soft" }, "one episode");
+    const opposite = differ(g) ? h("small", null, ` opposite in ${Math.round(100 * differ(g))} % of turns`) : null;
+    return [h("span", { class: "differ", "--share": Math.min(1, gap(g) / 2) }, gap(g).toFixed(2)), opposite];
   }
 
-  const GROUPS = [
+  const MEASURE_COLUMNS = {
+    reward: ["reward", "Mean reward", (g) => viewer.number(reward(g)), reward],
+    success: ["success", "Success", (g) => [viewer.bar(rate(g)), `${wins(g)} of ${size(g)}`], rate],
+  };
+
+  // The type of a row's task; no column without types.
+  const typeColumn = (type) =>
+    viewer.data.types.some(Boolean) ? [["type", "Type", (row) => viewer.short(type(row), 40), type]] : [];
+
+  const groupColumns = () => [
     [
       "task",
       "Task",
       (g) => h("a", { href: viewer.groupLink(g) }, viewer.short(group(g).task, 90)),
       (g) => group(g).task,
     ],
-    ["type", "Type", (g) => viewer.short(group(g).type, 40), (g) => group(g).type],
+    ...typeColumn((g) => group(g).type),
     ["when", "From", (g) => viewer.sourceName(group(g).source), source],
-    ["success", "Success", (g) => [viewer.bar(rate(g)), `${wins(g)} of ${size(g)}`], rate],
+    ...viewer.measures().map(({ key }) => MEASURE_COLUMNS[key]),
     ["turns", "Turns", (g) => groupColumn("turns")(g).toFixed(1), groupColumn("turns")],
-    ["differ", "GAGPO ≠ GRPO", differCell, differ],
+    ["differ", "|GAGPO − GRPO|", differCell, (g) => gap(g) ?? -1],
   ];
 
   // Groups with both successes and failures come first, those of training before those of evaluations.
@@ -260,7 +273,7 @@
     viewer.table("Groups", query, {
       form: filters(LEVELS),
       find: viewer.matchingGroups,
-      columns: () => GROUPS,
+      columns: groupColumns,
       noun: "group",
       standard: {
         value: interest,
@@ -271,7 +284,7 @@
   const owner = (e) => viewer.data.owner[e];
   const episodeColumn = (name) => (e) => viewer.data.episodes[name][e];
   const flags = episodeColumn("flags");
-  const reward = episodeColumn("reward");
+  const episodeReward = episodeColumn("reward");
   const turns = episodeColumn("turns");
 
   function episodeCell(e) {
@@ -282,12 +295,12 @@
 
   const outcomeCell = (e) => h("span", { class: flags(e) & 1 ? "good" : "bad" }, viewer.outcome(flags(e)));
 
-  const EPISODES = [
+  const episodeColumns = () => [
     ["task", "Task", episodeCell, (e) => group(owner(e)).task],
-    ["type", "Type", (e) => viewer.short(group(owner(e)).type, 40), (e) => group(owner(e)).type],
+    ...typeColumn((e) => group(owner(e)).type),
     ["when", "From", (e) => viewer.sourceName(group(owner(e)).source), (e) => source(owner(e))],
     ["outcome", "Outcome", outcomeCell, (e) => flags(e) & 7],
-    ["reward", "Reward", (e) => viewer.number(reward(e)), reward],
+    ["reward", "Reward", (e) => viewer.number(episodeReward(e)), episodeReward],
     ["turns", "Turns", turns, turns],
   ];
 
@@ -295,7 +308,7 @@
     viewer.table("Episodes", query, {
       form: filters(ENDS),
       find: viewer.matchingEpisodes,
-      columns: () => EPISODES,
+      columns: episodeColumns,
       noun: "episode",
       standard: { value: (e) => -source(owner(e)), words: "in file order" },
     });

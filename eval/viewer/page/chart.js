@@ -66,6 +66,7 @@
     const low = Math.min(...points.map(([, y]) => y));
     const high = Math.max(...points.map(([, y]) => y));
     if (share && high > 0.3) return { left, right, low: 0, high: 1 };
+    if (share && low >= 0 && high - low < 1e-12) return { left, right, low: 0, high: Math.max(0.1, 1.1 * high) };
     if (high - low < 1e-12 * Math.max(1, Math.abs(high))) {
       return { left, right, low: low - (Math.abs(low) || 1) / 10, high: high + (Math.abs(high) || 1) / 10 };
     }
@@ -105,7 +106,9 @@
   // One user unit is one pixel, so text has the same size on every screen.
   function draw(title, lines, width, { height, share, across }) {
     const points = lines.flatMap((line) => line.points);
-    const { left, right, low, high } = limits(points, share);
+    // Intervals are part of what is drawn, so the axis includes them where it has no fixed limits.
+    const ends = ([x, , below, above]) => [below, above].filter(Number.isFinite).map((y) => [x, y]);
+    const { left, right, low, high } = limits(share ? points : [...points, ...points.flatMap(ends)], share);
     const rows = ticks(low, high, 5);
     const rowLabels = rows.values.map((y) => [y, tickText(y, rows.step, share)]);
     const margin = Math.ceil(Math.max(...rowLabels.map(([, text]) => viewer.textWidth(text, 12)))) + 10;
@@ -177,14 +180,17 @@
     return h("figure", null, h("figcaption", null, title, " ", value), drawing);
   };
 
-  // A small curve in a table cell, with a dot at the last value.
-  viewer.sparkline = (values, label) => {
+  // A small curve in a table cell, with a dot at the last value: from 0 to 100 %, or from the lowest to the highest.
+  viewer.sparkline = (values, label, share = true) => {
     const points = values.map((y, i) => [i, y]).filter(([, y]) => Number.isFinite(y));
     const width = 96;
     const height = 24;
     const lastIndex = Math.max(1, values.length - 1);
     const X = (i) => (2 + ((width - 4) * i) / lastIndex).toFixed(1);
-    const Y = (y) => (height - 2 - (height - 4) * Math.min(1, Math.max(0, y))).toFixed(1);
+    const low = share ? 0 : Math.min(...points.map(([, y]) => y));
+    const high = share ? 1 : Math.max(...points.map(([, y]) => y));
+    const part = (y) => Math.min(1, Math.max(0, (y - low) / (high - low || 1)));
+    const Y = (y) => (height - 2 - (height - 4) * part(y)).toFixed(1);
     const line = points.map(([i, y]) => `${X(i)},${Y(y)}`).join(" ");
     const [i, y] = points.at(-1) ?? [];
     return s(

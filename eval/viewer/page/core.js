@@ -69,9 +69,26 @@ const viewer = {};
   viewer.callText = (action) => action.split("\n").map(callLine).join("\n");
   viewer.shortAction = (action, most) => viewer.short(viewer.callText(action), most);
 
+  // Mark a box while its content does not fit, so that the page says that it scrolls.
+  viewer.scrolls = (box) => {
+    const check = () => {
+      box.toggleAttribute("data-scrolls-x", box.scrollWidth > box.clientWidth + 1);
+      box.toggleAttribute("data-scrolls-y", box.scrollHeight > box.clientHeight + 1);
+    };
+    const sizes = new ResizeObserver(check);
+    const watch = () => {
+      for (const part of [box, ...box.children]) sizes.observe(part);
+      check();
+    };
+    new MutationObserver(watch).observe(box, { childList: true });
+    watch();
+    return box;
+  };
+
   // A box that scrolls sideways and can be reached with the keyboard.
-  viewer.region = (label, ...children) =>
-    viewer.h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": label }, ...children);
+  viewer.scroller = (attributes, ...children) =>
+    viewer.scrolls(viewer.h("div", { class: "wide", tabindex: 0, role: "region", ...attributes }, ...children));
+  viewer.region = (label, ...children) => viewer.scroller({ "aria-label": label }, ...children);
 
   viewer.percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "-");
   viewer.number = (value, digits = 3) => {
@@ -86,6 +103,22 @@ const viewer = {};
     return (signs[Math.sign(value)] ?? "") + Math.abs(value).toFixed(2);
   };
   viewer.times = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+
+  // What a run is judged by: mean reward where rewards are graded, success, or both. metric: its name in training.
+  const range = (text) => ({ low, high }) =>
+    Number.isFinite(low) && Number.isFinite(high) ? `[${text(low)}, ${text(high)}]` : "";
+  const MEASURES = [
+    { key: "reward", name: "mean reward", title: "Mean reward", metric: "reward_mean", share: false },
+    { key: "success", name: "success", title: "Success", metric: "success_rate", share: true },
+  ];
+  MEASURES[0].text = (value) => viewer.number(value);
+  MEASURES[1].text = (value) => viewer.percent(value);
+  MEASURES[0].range = range((value) => viewer.number(value));
+  MEASURES[1].range = range((value) => (100 * value).toFixed(1));
+
+  // The measures of some runs, by default of all; the first one decides the order of tables.
+  viewer.measures = (runs = viewer.data.runs) =>
+    MEASURES.filter(({ key }) => runs.some((run) => run.shows.includes(key)));
 
   // One of five colours for a success rate: 0 is worst, 4 is best.
   viewer.bucket = (share) => (Number.isFinite(share) ? Math.min(4, Math.floor(share * 5)) : 2);

@@ -47,7 +47,7 @@
       return h("span", { class: `token ${colour(x)}`, "--size": size(x), title: label(x) }, visible);
     };
     const tokens = turn.tokens.text.map((text, i) => token(text, numbers?.[i]));
-    return h("div", { class: "strip", role: "group", "aria-label": `Tokens by ${name}` }, tokens);
+    return viewer.scrolls(h("div", { class: "strip", role: "group", "aria-label": `Tokens by ${name}` }, tokens));
   }
 
   viewer.noTurns = () =>
@@ -147,6 +147,7 @@
       actions(turn, t),
       turn.tokens?.text.length ? strip(turn, kind, advantage, masked) : null,
       sameState(g, e, t, siblings),
+      viewer.visitedOnce(siblings, e, t) ? h("p", { class: "soft" }, viewer.ONCE) : null,
     );
   }
 
@@ -154,10 +155,11 @@
   function column(g, e, siblings, kind) {
     const episode = siblings[e];
     const { turns, info } = episode;
-    const success = viewer.succeeded(episode);
+    const reward = `reward ${viewer.number(episode.reward)}`;
+    const success = episode.good ? "success" : "no success";
     const facts = [
       viewer.times(turns.length || episode.length, "turn"),
-      `reward ${viewer.number(episode.reward)}`,
+      !episode.byReward && reward,
       viewer.visible(episode.outcome),
       episode.temperature !== undefined && `temperature ${viewer.number(episode.temperature)}`,
       viewer.sourceName(viewer.group(g).source),
@@ -167,7 +169,7 @@
       h(
         "p",
         null,
-        h("b", { class: success ? "good" : "bad" }, success ? "success" : "no success"),
+        h("b", { class: episode.good ? "good" : "bad" }, episode.byReward ? reward : success),
         ` · ${facts.filter(Boolean).join(" · ")}`,
         episode.kept === false && h("b", { class: "bad" }, " · left out of training"),
       ),
@@ -194,10 +196,10 @@
     const links = siblings.map((sibling, i) => {
       const attributes = {
         href: viewer.episodeLink(g, i),
-        class: sibling.success ? "good" : "bad",
+        class: sibling.good ? "good" : "bad",
         "aria-current": i === e ? "page" : null,
       };
-      return h("a", attributes, `episode ${i + 1} ${sibling.success ? "✓" : "✗"}`);
+      return h("a", attributes, `episode ${i + 1} ${sibling.good ? "✓" : "✗"}`);
     });
     const taskLink = viewer.link(["task", viewer.data.groups.task[g]]);
     return h(

@@ -22,7 +22,7 @@
   function addEpisode(nodes, edges, episode, number) {
     if (!episode.states?.length) return;
     let before = null;
-    const path = [...episode.states.map(String), viewer.succeeded(episode) ? "won" : "lost"];
+    const path = [...episode.states.map(String), episode.good ? "won" : "lost"];
     path.forEach((key, depth) => {
       if (!nodes.has(key)) nodes.set(key, newNode(key, depth));
       const node = nodes.get(key);
@@ -60,18 +60,24 @@
     }
   }
 
+  // How good episodes are called: those that succeed, or those with the highest reward of the group.
+  const WORDS = [
+    { verb: "succeed", won: "success", lost: "no success", plural: "succeed" },
+    { verb: "get the highest reward", won: "highest reward", lost: "lower reward", plural: "get it" },
+  ];
+
   // Nodes are states; a chain that all its episodes pass through is one node. Edges hold the episodes that took them.
   viewer.stateGraph = (episodes) => {
     const nodes = new Map();
     const edges = new Map();
     episodes.forEach((episode, number) => addEpisode(nodes, edges, episode, number));
-    const won = episodes.map(viewer.succeeded);
+    const won = episodes.map(({ good }) => good);
     const share = (numbers) => [...numbers].filter((number) => won[number]).length / numbers.size;
     merge(nodes, edges);
     for (const node of nodes.values()) node.share = share(node.episodes);
     for (const edge of edges.values()) edge.share = share(edge.episodes);
     markChoices(nodes);
-    return { nodes: [...nodes.values()], edges: [...edges.values()] };
+    return { nodes: [...nodes.values()], edges: [...edges.values()], words: WORDS[Number(episodes[0].byReward)] };
   };
 
   // The edge to the only next node, if every episode of a node goes there and none comes from elsewhere.
@@ -294,10 +300,10 @@
     return `M${from.x},${from.y}${curves.join("")} H${to.x}`;
   }
 
-  function edgeMark(edge) {
+  function edgeMark(edge, words) {
     const count = edge.episodes.size;
     const more = edge.actions.size > 1 ? ` and ${edge.actions.size - 1} other` : "";
-    const title = `${viewer.visible(commonAction(edge))}${more}: ${winsOf(edge)} of ${count} succeed`;
+    const title = `${viewer.visible(commonAction(edge))}${more}: ${winsOf(edge)} of ${count} ${words.verb}`;
     const attributes = {
       class: `way share${viewer.bucket(edge.share)} ${edge.mark || ""} ${isBack(edge) ? "back" : ""}`,
       d: edgePath(edge),
@@ -316,13 +322,13 @@
     return s("text", attributes, node.label);
   }
 
-  function nodeTitle(node) {
+  function nodeTitle(node, words) {
     const value = node.values.length ? node.values.reduce((a, b) => a + b, 0) / node.values.length : NaN;
     let name = `state with value ${viewer.number(value)}`;
-    if (isEnd(node)) name = node.key === "won" ? "success" : "no success";
+    if (isEnd(node)) name = words[node.key];
     const chain = node.states.length > 1 ? `, ${node.states.length} turns in a row` : "";
     const episodes = viewer.times(node.episodes.size, "episode");
-    return `${name}, ${episodes}, ${viewer.percent(node.share)} succeed${chain}`;
+    return `${name}, ${episodes}, ${viewer.percent(node.share)} ${words.verb}${chain}`;
   }
 
   const nodeGroup = (kind, node, attributes, ...children) =>
@@ -352,8 +358,8 @@
   }
 
   // The circle of a state, which is a button, or of an end. choose: called with its states.
-  function nodeCircle(node, choose) {
-    const label = nodeTitle(node);
+  function nodeCircle(node, words, choose) {
+    const label = nodeTitle(node, words);
     const content = [s("circle", { r: radius(node) }), s("title", null, label)];
     if (isEnd(node)) return nodeGroup("place", node, { role: "img", "aria-label": label }, ...content);
     const act = () => choose(node.states.map(Number));
@@ -372,7 +378,7 @@
     const { width, height } = place(graph);
     const caption =
       `${graph.nodes.length} states, ${graph.edges.length} transitions; ` +
-      "blue ones lead to success more often, orange ones less often";
+      `blue ones lead to ${graph.words.won} more often, orange ones less often`;
     const attributes = {
       class: "graph",
       viewBox: `0 0 ${width} ${height}`,
@@ -385,11 +391,11 @@
     const drawing = s(
       "svg",
       attributes,
-      s("g", null, edges.map(edgeMark)),
+      s("g", null, edges.map((edge) => edgeMark(edge, graph.words))),
       s(
         "g",
         null,
-        graph.nodes.map((node) => nodeCircle(node, choose)),
+        graph.nodes.map((node) => nodeCircle(node, graph.words, choose)),
       ),
       s("g", null, graph.nodes.map(nodeText)),
       s("g", null, graph.nodes.filter((node) => node.main).map(edgeLabel)),
@@ -404,7 +410,7 @@
   };
 
   // What the marks of a graph mean, only those that it has.
-  const legend = ({ nodes, edges }) =>
+  const legend = ({ nodes, edges, words }) =>
     [
       "Circles: states, with the number of episodes that reached them. Click one to highlight its turns below.",
       [
@@ -412,12 +418,12 @@
         h(
           "span",
           { class: "scale" },
-          "none succeed",
+          `none ${words.verb}`,
           [0, 1, 2, 3, 4].map((i) => h("i", { class: `key share${i}` })),
-          "all succeed",
+          `all ${words.plural}`,
         ),
       ],
-      "2/8: of 8 episodes that took the action, 2 succeed.",
+      `2/8: of 8 episodes that took the action, 2 ${words.verb}.`,
       edges.some((edge) => edge.mark) && "★: the better choice where episodes diverge.",
       edges.some(isBack) && "Dotted lines: back to an earlier state.",
       nodes.some(above) && "↻ 12: 12 turns that did not leave the state.",

@@ -26,10 +26,19 @@
       viewer.signed(value),
     );
 
-  const succeeded = (episode) => Boolean(episode.success && episode.outcome !== "failed");
-  viewer.succeeded = succeeded;
+  // Whether GAGPO gives a turn no credit because no other turn of the group is in its state.
+  viewer.visitedOnce = (episodes, e, t) => {
+    const state = episodes[e].states?.[t];
+    const credit = viewer.advantage(episodes[e], t, "gagpo");
+    if (episodes.length < 2 || state === undefined || credit === undefined || sign(credit)) return false;
+    return episodes.flatMap((episode) => episode.states ?? []).filter((other) => other === state).length === 1;
+  };
+  viewer.ONCE =
+    "Visited once: no other turn of this group is in this state. Its value is therefore the return of this turn, and " +
+    "GAGPO's credit is near 0, also for an action that succeeds.";
 
   function outcome(episode) {
+    if (episode.byReward) return `reward ${viewer.number(episode.reward)}`;
     if (episode.success) return "success";
     return episode.outcome === "terminated" ? "no success" : viewer.visible(episode.outcome);
   }
@@ -40,12 +49,13 @@
       { scope: "col" },
       h("a", { href: viewer.episodeLink(g, e) }, `episode ${e + 1}`),
       " ",
-      h("span", { class: episode.success ? "good" : "bad" }, outcome(episode)),
+      h("span", { class: episode.good ? "good" : "bad" }, outcome(episode)),
       episode.kept === false && h("small", null, " left out of training"),
     );
   }
 
-  function turnCell(g, e, t, episode, credit, markedStates) {
+  function turnCell(g, e, t, episodes, credit, markedStates) {
+    const episode = episodes[e];
     const turn = episode.turns[t];
     if (!turn) return h("td", { class: "none" });
     const advantage = viewer.advantage(episode, t, credit);
@@ -72,6 +82,9 @@
         viewer.shortAction(turn.action || "(no action)", 44),
       ),
       advantage === undefined ? null : viewer.chip(advantage),
+      !sign(advantage) && credit !== "grpo" && viewer.visitedOnce(episodes, e, t)
+        ? h("small", { class: "once", title: viewer.ONCE }, "visited once")
+        : null,
       turn.reward ? h("small", { class: "reward" }, `reward ${viewer.number(turn.reward)}`) : null,
     );
   }
@@ -85,7 +98,7 @@
         "tr",
         null,
         h("th", { scope: "row" }, t + 1),
-        episodes.map((episode, e) => turnCell(g, e, t, episode, credit, markedStates)),
+        episodes.map((_, e) => turnCell(g, e, t, episodes, credit, markedStates)),
       ),
     );
     const head = h("tr", null, h("th", { scope: "col" }, "turn"), heads);
@@ -107,11 +120,19 @@
     return h("p", { class: "differ-note" }, h("i", { class: "key outlined" }), text);
   }
 
+  // What "visited once" means, if a turn of the group is marked with it.
+  function visitedOnceNote(episodes) {
+    const marked = episodes.some((episode, e) => episode.turns.some((_, t) => viewer.visitedOnce(episodes, e, t)));
+    return marked ? h("p", { class: "soft once-note" }, viewer.ONCE) : null;
+  }
+
   function groupFacts(g, group) {
+    const shows = viewer.data.runs[group.source.run].shows;
     const facts = [
       viewer.short(group.type, 60),
       viewer.sourceName(group.source),
-      `${group.wins} of ${group.size} succeed`,
+      shows.includes("reward") && `mean reward ${viewer.number(group.reward)}`,
+      shows.includes("success") && `${group.wins} of ${group.size} succeed`,
     ];
     const taskLink = viewer.link(["task", viewer.data.groups.task[g]]);
     return h(
@@ -170,6 +191,7 @@
         h("h2", null, "Episodes side by side"),
         credits.length ? viewer.choice("Credit", creditLabels, credit, chooseCredit) : null,
         hasBoth ? disagreement(episodes) : null,
+        visitedOnceNote(episodes),
         table,
       ],
     };

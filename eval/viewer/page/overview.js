@@ -14,38 +14,39 @@
     (run.results[split]?.trained ?? [])
       .map((evaluation) => [evaluation.iteration ?? run.metrics.iteration?.at(-1) ?? 1, evaluation])
       .sort((a, b) => a[0] - b[0]);
-  viewer.range = ({ low, high }) =>
-    Number.isFinite(low) && Number.isFinite(high) ? `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]` : "";
+
+  // The measure before and after training, and of the averaged weights. named: whether it is called by its name.
+  function headlineOf({ key, name, text, range }, split, { before, last, average }, named) {
+    return [
+      h(
+        "p",
+        { class: "headline" },
+        `${viewer.visible(split)}: ${named ? `${name} ` : ""}`,
+        before && `${text(before[key].value)} before, `,
+        h("b", null, text(last[key].value)),
+        before && " after training",
+        ` ${range(last[key])}`,
+      ),
+      average &&
+        h("p", { class: "soft" }, `averaged weights: ${text(average[key].value)} ${range(average[key])}`),
+    ];
+  }
 
   function headline(run) {
+    const measures = viewer.measures([run]);
+    const named = run.shows.includes("reward");
     return Object.keys(run.results).map((split) => {
-      const { before, last, average } = viewer.ends(run, split) ?? {};
-      if (last?.stage !== "after") return null;
-      return [
-        h(
-          "p",
-          { class: "headline" },
-          `${viewer.visible(split)}: `,
-          before && `${viewer.percent(before.success.value)} before, `,
-          h("b", null, viewer.percent(last.success.value)),
-          before && " after training",
-          ` ${viewer.range(last.success)}`,
-        ),
-        average &&
-          h(
-            "p",
-            { class: "soft" },
-            `averaged weights: ${viewer.percent(average.success.value)} ${viewer.range(average.success)}`,
-          ),
-      ];
+      const ends = viewer.ends(run, split);
+      if (ends?.last.stage !== "after") return null;
+      return measures.map((measure) => headlineOf(measure, split, ends, named));
     });
   }
 
-  // The success of a run's evaluations on a split; a point links to its episodes, if their file is here.
-  function splitLine(run, number, split, labelsHere) {
+  // A measure of a run's evaluations on a split; a point links to its episodes, if their file is here.
+  function splitLine(run, number, split, measure, labelsHere) {
     const points = viewer.measured(run, split);
     const labels = new Map(points.map(([x, evaluation]) => [x, evaluation.label]));
-    const numbers = (key) => points.map(([, evaluation]) => evaluation.success[key]);
+    const numbers = (key) => points.map(([, evaluation]) => evaluation[measure.key][key]);
     return {
       name: viewer.visible(split),
       x: points.map(([x]) => x),
@@ -59,14 +60,14 @@
     };
   }
 
-  function trainingLine(run, number, sources) {
+  function trainingLine(run, number, measure, sources) {
     const labels = new Map(
       sources.filter((source) => source.stage === "train").map((source) => [source.iteration, source.label]),
     );
     return {
       name: "training",
       x: run.metrics.iteration || [],
-      y: run.metrics.success_rate || [],
+      y: run.metrics[measure.metric] || [],
       href: (x) => (labels.has(x) ? viewer.link(["groups"], { run: number, source: labels.get(x) }) : null),
     };
   }
@@ -79,36 +80,43 @@
       y: run.metrics[`${metric}/${environment}`],
     }));
 
-  function curves(run, number) {
+  function measureCurves(run, number, measure) {
     const sources = viewer.data.sources.filter((source) => source.run === number);
     const labelsHere = new Set(sources.map((source) => source.label));
     const lines = [
-      trainingLine(run, number, sources),
-      ...Object.keys(run.results).map((split) => splitLine(run, number, split, labelsHere)),
+      trainingLine(run, number, measure, sources),
+      ...Object.keys(run.results).map((split) => splitLine(run, number, split, measure, labelsHere)),
     ];
     if (lines.every((line) => line.x.length < 2)) return null;
-    const options = { share: true, height: 300 };
-    const charts = [viewer.chart("success; click a point to see its groups", lines, options)];
-    if (run.environments.length) {
-      const environments = environmentLines(run, "success_rate");
-      charts.push(viewer.chart("success in training, by environment", environments, options));
+    const options = { share: measure.share, height: 300 };
+    const charts = [viewer.chart(`${measure.name}; click a point to see its groups`, lines, options)];
+    const environments = environmentLines(run, measure.metric).filter((line) => line.y);
+    if (environments.length) {
+      charts.push(viewer.chart(`${measure.name} in training, by environment`, environments, options));
     }
     return charts;
   }
 
-  // Groups, episodes and successes of each file.
+  const curves = (run, number) => viewer.measures([run]).map((measure) => measureCurves(run, number, measure));
+
+  // Groups, episodes, successes and rewards of each file.
   function countsOfSources() {
     const { sources, groups } = viewer.data;
-    const counts = sources.map(() => ({ groups: 0, episodes: 0, wins: 0 }));
+    const counts = sources.map(() => ({ groups: 0, episodes: 0, wins: 0, reward: 0 }));
     groups.source.forEach((source, g) => {
       counts[source].groups += 1;
       counts[source].episodes += groups.size[g];
       counts[source].wins += groups.wins[g];
+      counts[source].reward += groups.reward[g] * groups.size[g];
     });
     return counts;
   }
 
-  function fileRow(source, { groups, episodes, wins }) {
+  function fileRow(source, { groups, episodes, wins, reward }, measures) {
+    const results = {
+      reward: () => viewer.number(reward / episodes),
+      success: () => [viewer.bar(wins / episodes), viewer.percent(wins / episodes)],
+    };
     const href = viewer.link(["groups"], { run: source.run, source: source.label });
     return h(
       "tr",
@@ -116,17 +124,19 @@
       h("th", { scope: "row" }, h("a", { href }, viewer.sourceName(source))),
       h("td", null, groups),
       h("td", null, episodes),
-      h("td", null, viewer.bar(wins / episodes), viewer.percent(wins / episodes)),
+      measures.map(({ key }) => h("td", null, results[key]())),
     );
   }
 
   // The files of episodes of a run.
   function files(number) {
     const counts = countsOfSources();
+    const measures = viewer.measures([viewer.data.runs[number]]);
     const rows = viewer.data.sources
-      .map((source, i) => (source.run === number ? fileRow(source, counts[i]) : null))
+      .map((source, i) => (source.run === number ? fileRow(source, counts[i], measures) : null))
       .filter(Boolean);
-    const heads = ["file", "groups", "episodes", "success"].map((name) => h("th", { scope: "col" }, name));
+    const names = ["file", "groups", "episodes", ...measures.map(({ name }) => name)];
+    const heads = names.map((name) => h("th", { scope: "col" }, name));
     const table = h("table", null, h("thead", null, h("tr", null, heads)), h("tbody", null, rows));
     return [
       h("h2", { id: "files" }, "Episodes"),
@@ -137,7 +147,7 @@
         " · ",
         h("a", { href: viewer.link(["episodes"], { run: number }) }, "All episodes"),
       ),
-      h("div", { class: "wide", tabindex: 0, role: "region", "aria-labelledby": "files" }, table),
+      viewer.scroller({ "aria-labelledby": "files" }, table),
     ];
   }
 
@@ -146,6 +156,15 @@
     if (!texts.length) return null;
     const items = texts.map((text) => h("li", null, viewer.visible(text)));
     return [h("h2", null, title), h("ul", { class: "notes" }, items)];
+  }
+
+  // The health of a run, the worst first, each with its level in words and in colour.
+  function health(findings) {
+    if (!findings.length) return null;
+    const items = findings.map(({ level, word, sentence }) =>
+      h("li", null, h("b", { class: `level ${level}` }, word), " ", viewer.visible(sentence)),
+    );
+    return [h("h2", null, "Health"), h("ul", { class: "notes health" }, items)];
   }
 
   viewer.problems = () => notes("Files that cannot be read", viewer.data.problems.slice(0, 50));
@@ -182,7 +201,7 @@
       h("h1", null, viewer.visible(run.name), algorithm),
       headline(run),
       curves(run, number),
-      notes("Health", run.notes),
+      health(run.health),
       moreCurves(run),
     );
     return {

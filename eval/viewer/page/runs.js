@@ -5,46 +5,49 @@
 
   const rowOf = (run, number) => {
     const bySplit = (end) =>
-      Object.fromEntries(Object.keys(run.results).map((split) => [split, viewer.ends(run, split)?.[end]?.success]));
+      Object.fromEntries(Object.keys(run.results).map((split) => [split, viewer.ends(run, split)?.[end]]));
+    const [{ metric }] = viewer.measures();
     return {
       number,
       name: run.name,
       algorithm: run.algorithm,
       environment: run.environment,
       seed: run.seed,
-      success: bySplit("last"),
+      last: bySplit("last"),
       average: bySplit("average"),
-      curve: run.metrics.success_rate || [],
+      curve: run.metrics[metric] || [],
       iterations: run.metrics.iteration?.at(-1) ?? 0,
     };
   };
 
   // The split of the filter, by default the row's first.
-  const splitOf = (row, query) => query.split || Object.keys(row.success).find((split) => row.success[split]);
-  const success = (row, query) => row.success[splitOf(row, query)];
-  const averageSuccess = (row, query) => row.average[splitOf(row, query)];
+  const splitOf = (row, query) => query.split || Object.keys(row.last).find((split) => row.last[split]);
+  const lastOf = (row, query, key) => row.last[splitOf(row, query)]?.[key];
+  const averageOf = (row, query, key) => row.average[splitOf(row, query)]?.[key];
+  const lowest = (x) => x ?? -Infinity;
 
-  function interval(estimate, colour = "c0") {
+  // A number with its interval; a share also as a bar from 0 to 100 %.
+  function interval(estimate, measure, colour = "c0") {
     if (!estimate) return "-";
     const { value, low, high } = estimate;
     const attributes = {
       class: `interval ${colour}`,
       role: "img",
-      "aria-label": `95 % interval ${viewer.range(estimate)}`,
+      "aria-label": `95 % interval ${measure.range(estimate)}`,
       "--low": Math.max(0, low),
       "--high": Math.min(1, high),
       "--value": value,
     };
-    const bounded = Number.isFinite(low) && Number.isFinite(high);
+    const bounded = measure.share && Number.isFinite(low) && Number.isFinite(high);
     return [
       bounded && h("span", attributes, h("i"), h("b")),
-      h("span", null, `${viewer.percent(value)} `),
-      h("small", { class: "soft" }, viewer.range(estimate)),
+      h("span", null, `${measure.text(value)} `),
+      h("small", { class: "soft" }, measure.range(estimate)),
     ];
   }
 
-  const averageText = (estimate) =>
-    h("small", { class: "soft average" }, `averaged weights: ${viewer.percent(estimate.value)}`);
+  const averageText = (estimate, measure) =>
+    h("small", { class: "soft average" }, `averaged weights: ${measure.text(estimate.value)}`);
 
   // The two runs that are selected, and a link that compares them.
   function selection(runs) {
@@ -81,6 +84,16 @@
     return { offer, checkbox };
   }
 
+  const measureColumn = (measure, query) => [
+    measure.key,
+    measure.title,
+    (row) => {
+      const average = averageOf(row, query, measure.key);
+      return [interval(lastOf(row, query, measure.key), measure), average && averageText(average, measure)];
+    },
+    (row) => lowest(lastOf(row, query, measure.key)?.value),
+  ];
+
   // Of the table: key, name, cell and what rows are sorted by.
   const columns = (query, checkbox) => [
     [
@@ -89,20 +102,15 @@
       (row) => [checkbox(row), " ", h("a", { href: viewer.link(["run", row.number]) }, viewer.short(row.name, 60))],
       (row) => row.name,
     ],
-    [
-      "success",
-      "Success",
-      (row) => {
-        const average = averageSuccess(row, query);
-        return [interval(success(row, query)), average && averageText(average)];
-      },
-      (row) => success(row, query)?.value ?? -1,
-    ],
+    ...viewer.measures().map((measure) => measureColumn(measure, query)),
     [
       "curve",
       "In training",
-      (row) => viewer.sparkline(row.curve, `success in training, last ${viewer.percent(row.curve.at(-1))}`),
-      (row) => row.curve.at(-1) ?? -1,
+      (row) => {
+        const [{ name, text, share }] = viewer.measures();
+        return viewer.sparkline(row.curve, `${name} in training, last ${text(row.curve.at(-1))}`, share);
+      },
+      (row) => lowest(row.curve.at(-1)),
     ],
     ["algorithm", "Algorithm", (row) => viewer.short(row.algorithm, 60), (row) => row.algorithm],
     ["environment", "Environment", (row) => viewer.short(row.environment, 50), (row) => row.environment],
@@ -116,7 +124,7 @@
       (!part || row.name.toLowerCase().includes(part)) &&
       (!query.environment || row.environment === query.environment) &&
       (!query.algorithm || row.algorithm === query.algorithm) &&
-      (!query.split || row.success[query.split])
+      (!query.split || row.last[query.split])
     );
   }
 
@@ -128,7 +136,7 @@
       viewer.search(query, "name", "Run", "part of a run's name", changed),
       viewer.pickName(query, "environment", "Environment", "any environment", names("environment"), changed),
       viewer.pickName(query, "algorithm", "Algorithm", "any algorithm", names("algorithm"), changed),
-      splits.length > 1 && viewer.pick(query, "split", "Success on", splitNames, changed),
+      splits.length > 1 && viewer.pick(query, "split", `${viewer.measures()[0].title} on`, splitNames, changed),
     ];
   };
 
@@ -143,14 +151,18 @@
   viewer.runs = (query) => {
     const { runs } = viewer.data;
     const rows = runs.map(rowOf);
-    const splits = [...new Set(rows.flatMap((row) => Object.keys(row.success)))];
+    const splits = [...new Set(rows.flatMap((row) => Object.keys(row.last)))];
+    const [measure] = viewer.measures();
     const { offer, checkbox } = selection(runs);
     const table = viewer.table("Runs", query, {
       form: filters(runs, splits),
       find: (state) => rows.filter((row) => matches(row, state)),
       columns: (state) => columns(state, checkbox),
       noun: "run",
-      standard: { value: (row) => success(row, {})?.value ?? -1, words: "highest success first" },
+      standard: {
+        value: (row) => lowest(lastOf(row, {}, measure.key)?.value),
+        words: `highest ${measure.name} first`,
+      },
     });
     table.page.splice(3, 0, offer);
     return {
@@ -180,25 +192,26 @@
     return h("thead", null, h("tr", null, h("th", { scope: "col" }, first), heads));
   }
 
-  function resultCell(end, i) {
+  function resultCell(end, i, measure) {
+    const { key, text } = measure;
     if (!end) return h("td", null, "-");
     return h(
       "td",
       null,
-      end.before && `${viewer.percent(end.before.success.value)} → `,
-      interval(end.last.success, `c${i}`),
-      end.average && averageText(end.average.success),
+      end.before && `${text(end.before[key].value)} → `,
+      interval(end.last[key], measure, `c${i}`),
+      end.average && averageText(end.average[key], measure),
     );
   }
 
-  function resultRow(split, pair) {
+  function resultRow(split, pair, measure) {
     const ends = pair.map(({ run }) => viewer.ends(run, split));
     const differ = ends[0] && ends[1] && ends[0].last.task_set !== ends[1].last.task_set;
     return h(
       "tr",
       null,
       h("th", { scope: "row" }, viewer.visible(split), differ && h("small", { class: "bad" }, " different tasks")),
-      ends.map(resultCell),
+      ends.map((end, i) => resultCell(end, i, measure)),
     );
   }
 
@@ -218,7 +231,7 @@
       ),
     );
     const table = h("table", null, pairHead("setting", pair), h("tbody", null, rows));
-    return [head, h("div", { class: "wide", tabindex: 0, role: "region", "aria-labelledby": "settings" }, table)];
+    return [head, viewer.scroller({ "aria-labelledby": "settings" }, table)];
   }
 
   // One chart with a line per run. values(run): the numbers of its iterations.
@@ -227,13 +240,13 @@
     return viewer.chart(title, lines, options);
   }
 
-  function splitChart(split, pair) {
+  function splitChart(split, pair, measure) {
     const lines = pair.map(({ run, name }) => {
       const points = viewer.measured(run, split);
-      const numbers = (key) => points.map(([, evaluation]) => evaluation.success[key]);
+      const numbers = (key) => points.map(([, evaluation]) => evaluation[measure.key][key]);
       return { name, x: points.map(([x]) => x), y: numbers("value"), low: numbers("low"), high: numbers("high") };
     });
-    return viewer.chart(`success on ${viewer.visible(split)}`, lines, { share: true, height: 260 });
+    return viewer.chart(`${measure.name} on ${viewer.visible(split)}`, lines, { share: measure.share, height: 260 });
   }
 
   function metricCharts(pair) {
@@ -246,11 +259,29 @@
     return h("div", { class: "charts" }, charts);
   }
 
+  // A table of a measure, and its curves on each split and in training.
+  function results(pair, splits, measure) {
+    const rows = splits.map((split) => resultRow(split, pair, measure));
+    return viewer.region(
+      `Results, ${measure.name}`,
+      h("table", null, pairHead(measure.name, pair), h("tbody", null, rows)),
+    );
+  }
+
+  function resultCharts(pair, splits, measure) {
+    const options = { share: measure.share, height: 260 };
+    const values = (run) => run.metrics[measure.metric] || [];
+    return [
+      ...splits.map((split) => splitChart(split, pair, measure)),
+      pairChart(`${measure.name} in training`, pair, values, options),
+    ];
+  }
+
   // Two runs: their results, the settings that differ, and their curves in the same charts.
   viewer.twoRuns = (left, right) => {
     const pair = pairOf(left, right);
     const splits = [...new Set(pair.flatMap(({ run }) => Object.keys(run.results)))];
-    const results = splits.map((split) => resultRow(split, pair));
+    const measures = viewer.measures(pair.map(({ run }) => run));
     const command = `gagpo report ${pair.map(({ run }) => viewer.short(run.name, 60)).join(" ")}`;
     const title = pair.map(({ name }) => name).join(" and ");
     const shortTitle = pair.map(({ name }) => viewer.short(name, 24)).join(" and ");
@@ -259,15 +290,14 @@
       trail: [["Runs", "#/"], [shortTitle]],
       page: [
         h("h1", null, title),
-        viewer.region("Results", h("table", null, pairHead("success", pair), h("tbody", null, results))),
+        measures.map((measure) => results(pair, splits, measure)),
         h(
           "p",
           { class: "soft" },
           h("code", null, command),
           " in the folder of the runs compares them task by task, with statistical tests.",
         ),
-        splits.map((split) => splitChart(split, pair)),
-        pairChart("success in training", pair, (run) => run.metrics.success_rate || [], { share: true, height: 260 }),
+        measures.map((measure) => resultCharts(pair, splits, measure)),
         settingsTable(pair),
         h("h2", null, "Curves"),
         metricCharts(pair),

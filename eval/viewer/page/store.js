@@ -66,16 +66,32 @@
       type: types[groups.type[g]],
       size: groups.size[g],
       wins: groups.wins[g],
+      reward: groups.reward[g],
       turns: groups.turns[g],
       differ: groups.differ[g],
       ordinal: g - start[groups.source[g]],
     };
   };
 
+  // Note of each episode of a group whether it is good: it succeeded or, where success is not reported, it has the
+  // highest reward of a group whose rewards differ.
+  function judge(episodes, byReward) {
+    const rewards = episodes.map(({ reward }) => reward);
+    const most = Math.max(...rewards);
+    const differ = most > Math.min(...rewards);
+    for (const episode of episodes) {
+      const succeeded = Boolean(episode.success && episode.outcome !== "failed");
+      const best = differ && episode.reward === most;
+      Object.assign(episode, { byReward, good: byReward ? best : succeeded });
+    }
+    return episodes;
+  }
+
   viewer.episodesOf = async (g) => {
-    const { groups, sources } = data;
-    const name = sources[groups.source[g]].shards[groups.shard[g]];
-    return (await loadShard(name))[groups.place[g]].episodes;
+    const { groups, sources, runs } = data;
+    const source = sources[groups.source[g]];
+    const { episodes } = (await loadShard(source.shards[groups.shard[g]]))[groups.place[g]];
+    return judge(episodes, !runs[source.run].shows.includes("success"));
   };
 
   // An address names run, file, group and episode, so it stays valid when the run is exported again.

@@ -24,6 +24,7 @@ def test_requests_are_turns_and_the_last_line_is_the_reward(tmp_path):
         assert second.info["request"]["extends"] == 0
         assert second.info["request"]["messages"] == [{"role": "user", "content": "two"}]
         assert (end.terminated, end.reward, end.info["success"], end.info["rewritten"]) == (True, 0.5, True, 0)
+        assert end.info["success_assumed"], "the program reports a graded reward and no success"
         assert not play(pool, "left", "wrong")[-1].info["success"]
 
 

@@ -181,6 +181,11 @@ def test_single_tries_are_in_no_dispute_and_the_list_counts_what_the_frames_show
         episodes = shard[groups["place"][g]]["episodes"]
         framed = [differs for one in episodes for differs in one["differs"]]
         assert groups["differ"][g] == round(sum(framed) / len(framed) if framed else 0, 4)
+        if groups["size"][g] == 1:  # nothing to compare it with: no credit, and no difference of two
+            assert "credit" not in episodes[0] and groups["gap"][g] is None
+            continue
+        pairs = [pair for one in episodes for pair in zip(one["credit"]["gagpo"], one["credit"]["grpo"], strict=True)]
+        assert groups["gap"][g] == pytest.approx(sum(abs(a - b) for a, b in pairs) / len(pairs), abs=1e-4)
         large = {
             name: index["large"] * pstdev(a for one in episodes for a in one["credit"][name])
             for name in ("gagpo", "grpo")

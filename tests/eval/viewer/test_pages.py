@@ -74,7 +74,7 @@ def axe():
 def test_three_clicks_lead_from_the_curve_to_a_turn_in_dispute(tmp_path, make_groups, browser):
     pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out").as_uri())
     pages.click("a.point", "#/groups")
-    assert "GAGPO ≠ GRPO" in pages.text and "% of turns" in pages.text
+    assert "|GAGPO − GRPO|" in pages.text and "opposite in" in pages.text
     pages.click(".rows tbody a", "#/group/")
     assert pages.js("return document.querySelectorAll('td.differs').length") > 0
     assert "★" in pages.js("return document.querySelector('svg.graph').textContent")

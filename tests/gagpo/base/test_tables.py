@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gagpo.base import tables
-from gagpo.base.tables import WIDTH, Table, facts, text_width
+from gagpo.base.tables import WIDTH, Table, cut, facts, text_width
 
 MIXED = Table(["name", "note", "count"], [["one", "a | b", "5"], ["seventeen", "c", "100"]], words=(0, 1), total=True)
 
@@ -32,6 +32,22 @@ def test_names_that_begin_alike_stay_apart_when_they_are_cut():
     table = Table(["", "after %"], [["GAGPO, falling rate, one epoch", "1"], ["GAGPO, falling rate, averaged", "2"]])
     first, second = (line.split("  ")[0] for line in table.lines(30)[2:])
     assert first != second and first.startswith("GAGPO") and second.endswith("averaged")
+
+
+def test_paths_that_differ_in_the_middle_stay_apart_when_they_are_cut():
+    paths = [f"results/{name}/evaluations/after-valid_unseen" for name in ("gagpo-seed1", "grpo-seed1", "loo-seed1")]
+    for most in (8, 12, 20, 30):
+        shown = cut(paths, most)
+        assert len(set(shown)) == 3 and all(len(name) <= most for name in shown)
+
+
+def test_latex_has_a_caption_and_minus_signs():
+    table = Table(["", "points"], [["a-1 -2", "-3.3 [-5.0, +1.2]"], ["b", "-"], ["c", "1.2e-05"]])
+    begin, centred, caption, *_, end = table.latex("50 % of x_1")
+    assert (begin, centred, end) == (r"\begin{table}", r"\centering", r"\end{table}")
+    assert caption == r"\caption{50 \% of x\_1}"
+    rows = [line for line in table.latex() if line.endswith(r"\\")][1:]
+    assert rows == [r"a-1 -2 & $-$3.3 [$-$5.0, +1.2] \\", r"b & - \\", r"c & 1.2e-05 \\"]
 
 
 def test_a_bar_or_a_line_break_in_a_cell_stays_in_it():

@@ -357,6 +357,8 @@ def test_continuing_a_finished_run_says_how_to_extend_it(inside, finished):
     done = inside("train", "--resume", finished, "-q")
     assert done.returncode == 0, done.stderr
     assert f"To extend it: gagpo train --resume {finished} training.iterations=4" in done.stdout
+    assert re.search(r"^report \d+:\d\d after the run was resumed", done.stdout, re.MULTILINE)
+    assert "first point of the curve" not in done.stdout
 
 
 def test_two_runs_are_one_table_with_a_paired_test(inside, finished, tmp_path):

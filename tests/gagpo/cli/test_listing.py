@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from gagpo.cli.listing import environments, everything, list_everything
+from gagpo.cli.listing import environments, everything, list_everything, narrow_lines
+from gagpo.cli.options import first_comment
 from gagpo.envs.lookup import UnknownEnvironment, find_spec
 from gagpo.interop.scaffold import new_environment
 
@@ -34,6 +35,23 @@ def test_everything_at_hand_is_listed(tmp_path):
     assert {"gagpo", "grpo"} <= {one.name for one in listed if one.kind == "algorithm"}
     (starter,) = [one for one in listed if one.name == "starter:alfworld"]
     assert re.match(r"2\.46 M parameters, 3\.9 MiB; .* \d+\.\d \[\d+\.\d, \d+\.\d\] %$", starter.about)
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_terminal_shows_names_whole_with_their_description_below(tmp_path, width):
+    items = everything(tmp_path, tmp_path)
+    lines = narrow_lines(items, width)
+    assert all(len(line) <= width for line in lines)
+    assert {"configs", "environments", "algorithms", "models"} <= set(lines)
+    assert "  math-quickstart" in lines and "gagpo, gigpo" in " ".join(" ".join(lines).split())
+
+
+def test_a_description_is_a_whole_sentence(tmp_path):
+    about = {item.name: item.about for item in everything(tmp_path, tmp_path) if item.kind == "config"}
+    assert all(text.endswith(".") for text in about.values()), about
+    config = tmp_path / "config.yaml"
+    config.write_text("# Trains 1.5B weights with\n# docs/scale.md at hand. More.\nname: x\n# no\n")
+    assert first_comment(config) == "Trains 1.5B weights with docs/scale.md at hand."
 
 
 def test_in_a_pipe_every_line_is_one_thing_with_tabs_between_its_facts(capsys, tmp_path):

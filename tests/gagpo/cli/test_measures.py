@@ -90,7 +90,16 @@ def test_curves_of_a_metric(inside, runs, tmp_path):
     for wrong, complaint in (
         (["--curves", tmp_path / "d.png", "--y", "entrpy"], "nearest: entropy"),
         (["--y", "entropy"], "add --curves FILE.png"),
+        (["--curves", tmp_path / "d.jpg"], "end its name in .pdf, .svg or .png"),
     ):
         done = inside("report", *runs, *wrong)
         assert done.returncode == 2 and complaint in done.stderr and len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "d.png").exists()
+    assert not (tmp_path / "d.png").exists() and not (tmp_path / "d.jpg").exists()
+
+
+def test_a_wrong_name_of_a_figure_is_an_error_before_any_work(inside, runs, tmp_path):
+    pages = [run / "report.html" for run in runs]
+    for page in pages:
+        page.unlink(missing_ok=True)
+    assert inside("report", *runs, "--curves", tmp_path / "fig").returncode == 2
+    assert not any(page.exists() for page in pages)

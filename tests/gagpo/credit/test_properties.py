@@ -183,6 +183,13 @@ def test_statistics_by_hand():
     )
 
 
+def test_a_credit_without_states_has_no_statistics_of_states():
+    """Health would warn of states that GRPO does not use."""
+    turns = Turns.of([0, 10, 0, 0, 0], [0, 0, 1, 2, 3], [0, 0, 1, 1], state_N=[0, 1, 0, 5, 6])
+    stats = advantages(turns, load("grpo").credit).stats
+    assert set(stats) == {"zero_advantage_groups", "equal_return_groups", "advantage_abs", "advantage_std"}
+
+
 def test_turn_credit_is_repeated_over_tokens_and_token_credit_averaged_over_turns():
     turns = Turns.of([0, 1, 0], [0, 0, 1], [0, 0], tokens_N=[2, 1, 3])
     credit = advantages(turns, load("dr_grpo").credit)

@@ -1,6 +1,7 @@
 """The panel of SFT: measures, verdicts and schedule."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from gagpo.sft.evaluator import (
     SftEvaluator,
     SuccessTarget,
     evaluation_tasks,
+    has_rewards_only,
     round_rate,
     rounds,
     success_target,
@@ -58,6 +60,32 @@ def test_every_fault_names_the_setting_to_change(corridor, measure, said):
     panel.measures = [measure]
     assert re.search(said, panel.verdict()), panel.verdict()
     assert panel.enough == ("not ready" not in panel.verdict())
+
+
+def test_mean_rewards_decide_where_no_success_is_reported(corridor):
+    def graded(group, reward):
+        return Episode("t", group=group, turns=[Turn("", "", "", reward=reward)])
+
+    measure = Measure.of(5, [graded(0, 0.1), graded(0, 0.3), graded(1, 0.2), graded(1, 0.2)], in_rewards=True)
+    assert measure == Measure(5, success=0.0, invalid=0.0, cut=0.0, contrast=0.5, reward=pytest.approx(0.2))
+    assert measure.score == measure.reward
+    evaluator = SftEvaluator(load(corridor(), MEASURED), None, SuccessTarget(0.02, 0.35, in_rewards=True))
+    evaluator.measures = [measure, replace(measure, step=9, reward=0.25)]
+    assert evaluator.best.step == 9 and evaluator.verdict().startswith("ready for RL: most actions are valid")
+    assert "step 5: mean reward 0.200 in" in evaluator.words(measure) and "wins" not in evaluator.words(measure)
+    evaluator.measures = [replace(measure, reward=0.1)]
+    assert "its mean reward is 0.100, and should be 0.240" in evaluator.verdict()
+
+
+def test_demonstrations_without_success_are_measured_by_their_rewards():
+    def demonstration(reward, success=False, **info):
+        return Episode("t", turns=[Turn("", "", "", reward=reward)], success=success, info=info)
+
+    assert has_rewards_only([demonstration(0.1), demonstration(0.5)])
+    assert has_rewards_only([demonstration(0.5, True, success_assumed=True)])
+    assert not has_rewards_only([demonstration(0.1), demonstration(0.5, True)])
+    assert not has_rewards_only([demonstration(1.0, True), demonstration(0.0)])
+    assert not has_rewards_only([])
 
 
 def test_the_best_random_episodes_promise_less_than_an_expert():
