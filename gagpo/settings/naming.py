@@ -32,15 +32,20 @@ def with_run_name(config: str | Path, overrides: Sequence[str]) -> list[str]:
     Raises:
         SettingsError: the settings are invalid.
     """
-    changed = last_values(overrides)
-    if "name" in changed:
+    if "name" in last_values(overrides):
         return list(overrides)
     settings = load(config, overrides)
-    words = {key: word_of(key, text) for key, text in changed.items() if _counts(key)}
-    if words:
-        differing = differing_keys(config, settings, words)
-        words = {key: word for key, word in words.items() if key in differing}
-    return [*overrides, f"name={join_words(settings.name, words)}"]
+    return [*overrides, f"name={join_words(settings.name, differing_words(config, settings, overrides))}"]
+
+
+def differing_words(config: str | Path, settings: RunSettings, overrides: Sequence[str]) -> dict[str, str]:
+    """The words in a run's name by key: of the overrides that differ from the config and change what is learned.
+
+    settings: of the config with the overrides.
+    """
+    words = {key: word_of(key, text) for key, text in last_values(overrides).items() if _counts(key)}
+    differing = differing_keys(config, settings, words) if words else set()
+    return {key: word for key, word in words.items() if key in differing}
 
 
 def last_values(overrides: Sequence[str]) -> dict[str, str]:
@@ -86,7 +91,7 @@ def word_of(key: str, text: str) -> str:
     >>> word_of("seed", "2"), word_of("rollout.tasks", "8"), word_of("algorithm.credit", "loo:LooState")
     ('seed2', 'rollout-tasks8', 'LooState')
     """
-    name = _short(key)
+    name = short_key(key)
     if _is_number(text):
         return f"{name}{text.strip()}"
     if key in NAMED_BY_VALUE and _REFERENCE.fullmatch(text):
@@ -94,11 +99,25 @@ def word_of(key: str, text: str) -> str:
     return f"{name}-{_plain(text)}"
 
 
+def words_of(key: str, texts: Sequence[str]) -> list[str]:
+    """The words of several values of a key, all different.
+
+    >>> words_of("model", ["runs/a/best", "runs/b/best"])
+    ['model-runs-a-best', 'model-runs-b-best']
+    """
+    words = [word_of(key, text) for text in texts]
+    if len(set(words)) < len(words):
+        words = [f"{short_key(key)}-{_plain(text)}" for text in texts]
+    if len(set(words)) < len(words):
+        words = [f"{word}-{_digest(text)}" for word, text in zip(words, texts, strict=True)]
+    return words
+
+
 def _counts(key: str) -> bool:
     return not any(key == other or key.startswith(f"{other}.") for other in ELSEWHERE)
 
 
-def _short(key: str) -> str:
+def short_key(key: str) -> str:
     """The last part of a key, with the one before it where several sections have a key of that name."""
     above, _, last = key.rpartition(".")
     return f"{above.rpartition('.')[2]}-{last}" if above and last in _ambiguous() else last

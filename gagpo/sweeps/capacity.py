@@ -1,0 +1,188 @@
+"""How many runs of a sweep a machine can hold at once: by cores, memory and GPUs, from the estimates of ``plan``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from gagpo.base.cores import available_cores
+from gagpo.base.errors import GagpoError
+from gagpo.base.interpreter import command
+from gagpo.base.memory import available_memory
+from gagpo.settings import RunSettings
+
+USABLE = 0.9  # fraction of the free host memory: environments and the file cache need some
+GPU_CORES = 4  # of a run on a GPU with threads=0: the trainer, the tokenizer and environments
+SECONDS = 120.0  # for another process to import torch and find the GPUs
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+_FREE = (
+    "import json, torch; print(json.dumps([torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]))"
+)
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a run takes while it runs.
+
+    cores: torch threads of all of its processes.
+    memory: bytes in host memory; None if unknown.
+    gpus: number of GPUs.
+    gpu_memory: bytes on each of them.
+    gpu: the number of a certain GPU (``cuda:1``); None for any.
+    why: why the memory is unknown.
+    """
+
+    cores: int
+    memory: float | None = 0.0
+    gpus: int = 0
+    gpu_memory: float = 0.0
+    gpu: int | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a run was given. gpus: their numbers."""
+
+    need: Need
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass
+class Machine:
+    """What is free.
+
+    cores: that this process may use.
+    memory: bytes of host memory that runs may take.
+    gpus: free bytes of each GPU.
+    jobs: maximum number of runs at once; None for as many as cores and memory allow. If it is set, cores do not limit
+        the runs further, as more threads than cores are slow but possible; memory still does.
+    """
+
+    cores: int
+    memory: float
+    gpus: list[float] = field(default_factory=list)
+    jobs: int | None = None
+    taken: list[Share] = field(default_factory=list)
+
+    def take(self, need: Need) -> Share | None:
+        """The share of another run; None if it must wait.
+
+        A run that fits nowhere gets its share when nothing else runs: the estimate may be too high.
+        """
+        if not self.taken:
+            return self._give(need, self._freest(need))
+        if self.jobs is not None and len(self.taken) >= self.jobs:
+            return None
+        if need.memory is None and self.jobs is None:  # unknown, so it runs alone unless the user said how many
+            return None
+        if any(share.need.memory is None for share in self.taken) and self.jobs is None:
+            return None
+        if self.jobs is None and sum(share.need.cores for share in self.taken) + need.cores > self.cores:
+            return None
+        if sum(share.need.memory or 0.0 for share in self.taken) + (need.memory or 0.0) > self.memory:
+            return None
+        gpus = self._freest(need)
+        if any(self._free(gpu) < need.gpu_memory and self._free(gpu) < self.gpus[gpu] for gpu in gpus):
+            return None
+        return self._give(need, gpus)
+
+    def give_back(self, share: Share) -> None:
+        """A run has ended."""
+        self.taken.remove(share)
+
+    def variables(self, share: Share) -> dict[str, str]:
+        """Environment variables that show a run only its GPUs; empty where there is no choice."""
+        if not share.gpus or share.need.gpu is not None or len(self.gpus) < 2:
+            return {}
+        names = os.environ.get(VISIBLE, "").split(",") if os.environ.get(VISIBLE) else []
+        shown = [names[gpu].strip() if gpu < len(names) else str(gpu) for gpu in share.gpus]
+        return {VISIBLE: ",".join(shown)}
+
+    def _give(self, need: Need, gpus: Sequence[int]) -> Share:
+        share = Share(need, tuple(gpus))
+        self.taken.append(share)
+        return share
+
+    def _freest(self, need: Need) -> list[int]:
+        """The GPUs with the most free memory, as many as the run needs."""
+        if need.gpu is not None:
+            return [need.gpu] if need.gpu < len(self.gpus) else []
+        return sorted(range(len(self.gpus)), key=lambda gpu: (-self._free(gpu), gpu))[: need.gpus]
+
+    def _free(self, gpu: int) -> float:
+        return self.gpus[gpu] - sum(share.need.gpu_memory for share in self.taken if gpu in share.gpus)
+
+
+def machine_here(settings: Sequence[RunSettings], jobs: int | None) -> Machine:
+    """This machine. settings: of the runs; GPUs are looked for only if one of them uses them."""
+    uses_gpu = any(run_settings.device.startswith("cuda") for run_settings in settings)
+    free = available_memory()
+    memory = USABLE * free if free is not None else float("inf")
+    return Machine(available_cores(), memory, _free_gpu_memory() if uses_gpu else [], jobs)
+
+
+def _free_gpu_memory() -> list[float]:
+    """Usable bytes of every GPU, found by another process: this one must not hold a context on the GPUs."""
+    from gagpo.planning.fitting import FRAGMENTS
+
+    with suppress(OSError, subprocess.SubprocessError, ValueError, TypeError):
+        done = subprocess.run(command("-c", _FREE), capture_output=True, text=True, timeout=SECONDS, check=True)
+        return [(1 - FRAGMENTS) * float(free) for free in json.loads(done.stdout.strip().splitlines()[-1])]
+    return []
+
+
+def threads_of(settings: RunSettings, machine: Machine) -> int:
+    """Torch threads of a run: as set, else its part of the cores."""
+    if settings.threads:
+        return settings.threads
+    if machine.jobs is not None:
+        return max(1, machine.cores // machine.jobs)
+    return min(GPU_CORES, machine.cores) if settings.device != "cpu" else machine.cores
+
+
+class Estimator:
+    """Estimates what runs need. What they share is computed once: an expert's episode takes seconds."""
+
+    def __init__(self, machine: Machine):
+        self.machine = machine
+        self._needs: dict[str, Need] = {}
+
+    def need(self, settings: RunSettings) -> Need:
+        """What a run takes; its memory is None where the model or the environment's data is not here."""
+        key = settings.model_dump_json(exclude={"name", "seed"})
+        if key not in self._needs:
+            self._needs[key] = self._estimate(settings)
+        return self._needs[key]
+
+    def _estimate(self, settings: RunSettings) -> Need:
+        from gagpo.planning.fitting import CONTEXT
+        from gagpo.planning.plan import guess_of, plan, shape_of
+
+        cores = threads_of(settings, self.machine) * settings.processes
+        on_gpu = settings.device.startswith("cuda")
+        number = settings.device.partition(":")[2]
+        gpus = settings.processes if on_gpu else 0
+        gpu = int(number) if number else None
+        try:
+            gigabytes = self.machine.gpus[gpu or 0] / 1e9 if on_gpu and self.machine.gpus else None
+            estimate = plan(settings, guess_of(settings), shape_of(settings), gigabytes)
+        except (GagpoError, OSError) as error:
+            return Need(cores, None, gpus, 0.0, gpu, str(error))
+        peak = estimate.peak()[0]
+        if on_gpu:
+            return Need(cores, estimate.on_host() * settings.processes, gpus, peak + CONTEXT, gpu)
+        if settings.device != "cpu":  # other accelerators do not report what is free: one run at a time
+            return Need(cores, None, why=f"the free memory of {settings.device} is not known")
+        return Need(cores, peak * settings.processes)
+
+
+def at_once(machine: Machine, needs: Sequence[Need]) -> int:
+    """How many of the runs start together."""
+    trial = Machine(machine.cores, machine.memory, machine.gpus, machine.jobs)
+    return len([need for need in needs if trial.take(need)])
