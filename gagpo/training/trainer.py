@@ -166,7 +166,7 @@ class Trainer:
 
             # Learn and record. The first Ctrl-C waits until the state is consistent again. A second one is raised at
             # once and finds no state to save, because a checkpoint must not hold half an update.
-            with self.interruptions.deferred():
+            with self.interruptions.deferred("the update of this iteration"):
                 self._consistent_state = None
                 with span("credit and batches"):
                     metrics, turn_credits = self._learn(collected, pool, started)
@@ -235,7 +235,9 @@ class Trainer:
     def _save(self, seconds: float | None = None) -> None:
         """Write a checkpoint. seconds: longest wait for episodes that are sampled ahead."""
         sampled = self.collector.sampled(seconds)
-        with self.interruptions.deferred():  # a writer that is interrupted while it starts cannot be joined
+        with self.interruptions.deferred(
+            "the checkpoint"
+        ):  # a writer that is interrupted while it starts cannot be joined
             self.recorder.save(self.iteration, [*self.learner.entries, *self._entries(sampled)])
             self._saved_at = self.iteration
 
