@@ -184,6 +184,8 @@ def _train(folder: RunFolder, ranks: Ranks, report: Report, quiet: bool) -> dict
 
     if ranks.first:
         say(f"run folder: {folder.path}")
+        if "tensorboard" in folder.settings.trackers:
+            say(f"TensorBoard: tensorboard --logdir {quote(str(folder.path))}")
     try:
         return trainer.train(folder, report=report, quiet=quiet, ranks=ranks)
     except KeyboardInterrupt:

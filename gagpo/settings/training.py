@@ -81,7 +81,9 @@ class TrainingSettings(Options):
         "success_rate",
         description="also keep the checkpoint with the highest value of this metric in training; null: none",
     )
-    save_episodes_every: int = Field(5, ge=0, description="write the episodes of every n-th iteration; 0: never")
+    save_episodes_every: int = Field(
+        5, ge=0, description="write the episodes of the first, every n-th and the last iteration; 0: never"
+    )
 
     @property
     def measures_average(self) -> bool:
