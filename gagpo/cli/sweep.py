@@ -43,7 +43,7 @@ def train_sweep(config: str, overrides: Sequence[str], request: TrainRequest, qu
         say(*_opening(sweep, statuses, machine, needs))
         display = Display(statuses, say, quiet)
         runner = Runner(config, statuses, needs, machine, display.changed, display.watch)
-        with display.shown():
+        with display.showing():
             runner.run()
         say(counts(statuses))
         record = _conclude(sweep, statuses, runner.stopped_by)
@@ -65,8 +65,8 @@ def list_runs(config: str, overrides: Sequence[str], runs: Path, as_json: bool) 
     for status in statuses:
         state = status.state if status.changes is not None else "new"
         resumed = "to resume" if state == "waiting" else state
-        shown = [override for override in status.run.overrides if not override.startswith("name=")]
-        rows.append([status.run.name, resumed, f"{status.iteration}/{status.iterations}", " ".join(shown)])
+        swept = [override for override in status.run.overrides if not override.startswith("name=")]
+        rows.append([status.run.name, resumed, f"{status.iteration}/{status.iterations}", " ".join(swept)])
     table = Table(["run", "state", "iterations", "overrides"], rows, words=(0, 1, 3))
     print_table(table)
     if as_json:

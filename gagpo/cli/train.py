@@ -53,9 +53,9 @@ class TrainRequest(Options):
         if self.resume is None and config is None:
             raise SettingsError("name a settings file or a shipped config (`gagpo list` shows them), or --resume RUN")
         if self.resume is not None and (swept or self.dry_run):
-            what = "--dry-run" if self.dry_run else "several values for an override"
+            feature = "--dry-run" if self.dry_run else "several values for an override"
             raise SettingsError(
-                f"--resume continues one run and takes no {what}; a sweep is resumed by its own command"
+                f"--resume continues one run and takes no {feature}; a sweep is resumed by its own command"
             )
         if self.jobs is not None and not swept:
             raise SettingsError("--jobs is for a sweep: list several values in an override, such as seed=1,2,3")

@@ -68,24 +68,24 @@ class Machine:
     memory: float
     gpus: list[float] = field(default_factory=list)
     jobs: int | None = None
-    taken: list[Share] = field(default_factory=list)
+    shares: list[Share] = field(default_factory=list)
 
     def take(self, need: Need) -> Share | None:
         """The share of another run; None if it must wait.
 
         A run that fits nowhere gets its share when nothing else runs: the estimate may be too high.
         """
-        if not self.taken:
+        if not self.shares:
             return self._give(need, self._freest(need))
-        if self.jobs is not None and len(self.taken) >= self.jobs:
+        if self.jobs is not None and len(self.shares) >= self.jobs:
             return None
         if need.memory is None and self.jobs is None:  # unknown, so it runs alone unless the user said how many
             return None
-        if any(share.need.memory is None for share in self.taken) and self.jobs is None:
+        if any(share.need.memory is None for share in self.shares) and self.jobs is None:
             return None
-        if self.jobs is None and sum(share.need.cores for share in self.taken) + need.cores > self.cores:
+        if self.jobs is None and sum(share.need.cores for share in self.shares) + need.cores > self.cores:
             return None
-        if sum(share.need.memory or 0.0 for share in self.taken) + (need.memory or 0.0) > self.memory:
+        if sum(share.need.memory or 0.0 for share in self.shares) + (need.memory or 0.0) > self.memory:
             return None
         gpus = self._freest(need)
         if any(self._free(gpu) < need.gpu_memory and self._free(gpu) < self.gpus[gpu] for gpu in gpus):
@@ -94,19 +94,19 @@ class Machine:
 
     def give_back(self, share: Share) -> None:
         """A run has ended."""
-        self.taken.remove(share)
+        self.shares.remove(share)
 
     def variables(self, share: Share) -> dict[str, str]:
         """Environment variables that show a run only its GPUs; empty where there is no choice."""
         if not share.gpus or share.need.gpu is not None or len(self.gpus) < 2:
             return {}
         names = os.environ.get(VISIBLE, "").split(",") if os.environ.get(VISIBLE) else []
-        shown = [names[gpu].strip() if gpu < len(names) else str(gpu) for gpu in share.gpus]
-        return {VISIBLE: ",".join(shown)}
+        visible = [names[gpu].strip() if gpu < len(names) else str(gpu) for gpu in share.gpus]
+        return {VISIBLE: ",".join(visible)}
 
     def _give(self, need: Need, gpus: Sequence[int]) -> Share:
         share = Share(need, tuple(gpus))
-        self.taken.append(share)
+        self.shares.append(share)
         return share
 
     def _freest(self, need: Need) -> list[int]:
@@ -116,7 +116,7 @@ class Machine:
         return sorted(range(len(self.gpus)), key=lambda gpu: (-self._free(gpu), gpu))[: need.gpus]
 
     def _free(self, gpu: int) -> float:
-        return self.gpus[gpu] - sum(share.need.gpu_memory for share in self.taken if gpu in share.gpus)
+        return self.gpus[gpu] - sum(share.need.gpu_memory for share in self.shares if gpu in share.gpus)
 
 
 def machine_here(settings: Sequence[RunSettings], jobs: int | None) -> Machine:

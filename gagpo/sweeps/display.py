@@ -49,7 +49,7 @@ class Display:
         self._table: Live | None = None
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def showing(self) -> Iterator[None]:
         """Show a live table in the block; it stays on the screen with the final states."""
         if not self.live:
             yield

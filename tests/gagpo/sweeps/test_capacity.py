@@ -34,7 +34,7 @@ GB = 1e9
 )
 def test_as_many_runs_as_fit(machine, need, count):
     assert at_once(machine, [need] * 10) == count
-    assert machine.taken == []  # it was only tried
+    assert machine.shares == []  # it was only tried
 
 
 def test_runs_are_spread_over_gpus_and_see_only_theirs(monkeypatch):

@@ -35,7 +35,7 @@ def write_row(status, iteration):
 def test_a_pipe_gets_a_line_for_every_change_and_now_and_then_the_progress(statuses, clock):
     runs, lines = statuses(2), []
     display = Display(runs, lines.append, clock=clock)
-    with display.shown():
+    with display.showing():
         runs[0].state = "running"
         display.changed(runs[0])
         for iteration in range(1, 31):
@@ -62,7 +62,7 @@ def test_a_terminal_gets_one_table_and_no_lines(statuses, clock, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     runs, lines = statuses(3), []
     display = Display(runs, lines.append, clock=clock)
-    with display.shown():
+    with display.showing():
         runs[1].state = "running"
         write_row(runs[1], 1)
         clock.times[0] = 5.0
@@ -75,7 +75,7 @@ def test_a_terminal_gets_one_table_and_no_lines(statuses, clock, monkeypatch):
 def test_a_quiet_sweep_shows_nothing(statuses, clock, capsys):
     runs, lines = statuses(1), []
     display = Display(runs, lines.append, quiet=True, clock=clock)
-    with display.shown():
+    with display.showing():
         runs[0].state = "running"
         display.changed(runs[0])
         clock.times[0] = 90.0
