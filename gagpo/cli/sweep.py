@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from gagpo.cli.options import print_json, print_table, say
 
 if TYPE_CHECKING:
     from gagpo.cli.train import TrainRequest
-    from gagpo.sweeps.capacity import Machine, Need
+    from gagpo.sweeps.capacity import Capacity, Need
     from gagpo.sweeps.grid import Sweep
     from gagpo.sweeps.status import RunStatus
 
@@ -28,7 +27,7 @@ def train_sweep(config: str, overrides: Sequence[str], request: TrainRequest, qu
     """
     from gagpo.base.rank import started_as_rank
     from gagpo.settings import SettingsError
-    from gagpo.sweeps.display import Display, counts
+    from gagpo.sweeps.display import SweepDisplay, counts
     from gagpo.sweeps.grid import make_sweep
     from gagpo.sweeps.processes import Runner
 
@@ -39,10 +38,10 @@ def train_sweep(config: str, overrides: Sequence[str], request: TrainRequest, qu
     with _alone(sweep.folder):
         _make_models(sweep, quiet)
         statuses = _statuses(sweep)
-        machine, needs = _estimate(statuses, request.jobs)
-        say(*_opening(sweep, statuses, machine, needs))
-        display = Display(statuses, say, quiet)
-        runner = Runner(config, statuses, needs, machine, display.changed, display.watch)
+        capacity, needs = _estimate(statuses, request.jobs)
+        say(*_opening(sweep, statuses, capacity, needs))
+        display = SweepDisplay(statuses, say, quiet)
+        runner = Runner(config, statuses, needs, capacity, display.changed, display.watch)
         with display.showing():
             runner.run()
         say(counts(statuses))
@@ -63,10 +62,11 @@ def list_runs(config: str, overrides: Sequence[str], runs: Path, as_json: bool) 
     statuses = _statuses(make_sweep(config, overrides, runs))
     rows = []
     for status in statuses:
-        state = status.state if status.changes is not None else "new"
-        resumed = "to resume" if state == "waiting" else state
+        state = "new"
+        if status.changes is not None:
+            state = "to resume" if status.state == "waiting" else status.state
         swept = [override for override in status.run.overrides if not override.startswith("name=")]
-        rows.append([status.run.name, resumed, f"{status.iteration}/{status.iterations}", " ".join(swept)])
+        rows.append([status.run.name, state, f"{status.iteration}/{status.iterations}", " ".join(swept)])
     table = Table(["run", "state", "iterations", "overrides"], rows, words=(0, 1, 3))
     print_table(table)
     if as_json:
@@ -79,7 +79,8 @@ def _require_startable(sweep: Sweep) -> None:
     from gagpo.training.launch import require_model
 
     for run in sweep.runs:
-        machine.require_machine(run.settings)
+        # Not the device: this process would hold a context on the GPU as long as the sweep lasts.
+        machine.require_machine(run.settings.model_copy(update={"device": "cpu"}))
         if run.settings.sft is None:
             require_model(run.settings)
 
@@ -105,7 +106,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _make_models(sweep: Sweep, quiet: bool) -> None:
     """Make the models that SFT has to make, one after the other: runs that begin together would all do it."""
-    from gagpo.cli.train import make_missing_model
+    from gagpo.cli.missing_model import make_missing_model
 
     for run in sweep.runs:
         make_missing_model(sweep.config, list(run.overrides), quiet)
@@ -117,16 +118,16 @@ def _statuses(sweep: Sweep) -> list[RunStatus]:
     return [status_of(run, sweep.folder / "logs") for run in sweep.runs]
 
 
-def _estimate(statuses: Sequence[RunStatus], jobs: int | None) -> tuple[Machine, list[Need]]:
+def _estimate(statuses: Sequence[RunStatus], jobs: int | None) -> tuple[Capacity, list[Need]]:
     """What the machine has, and what every run needs."""
-    from gagpo.sweeps.capacity import Estimator, machine_here
+    from gagpo.sweeps.capacity import Estimator, capacity_here
 
-    machine = machine_here([status.run.settings for status in statuses], jobs)
-    estimator = Estimator(machine)
-    return machine, [estimator.need(status.run.settings) for status in statuses]
+    capacity = capacity_here([status.run.settings for status in statuses], jobs)
+    estimator = Estimator(capacity)
+    return capacity, [estimator.need(status.run.settings) for status in statuses]
 
 
-def _opening(sweep: Sweep, statuses: Sequence[RunStatus], machine: Machine, needs: Sequence[Need]) -> list[str]:
+def _opening(sweep: Sweep, statuses: Sequence[RunStatus], capacity: Capacity, needs: Sequence[Need]) -> list[str]:
     """What the sweep does, in a few lines."""
     from gagpo.sweeps.capacity import at_once
     from gagpo.sweeps.display import counts
@@ -135,8 +136,8 @@ def _opening(sweep: Sweep, statuses: Sequence[RunStatus], machine: Machine, need
     lines = [counts(statuses)]
     if waiting:
         largest = max((need.memory or 0.0) for need in waiting)
-        memory = f"{largest / 1e9:.1f} of {machine.memory / 1e9:.1f} GB each" if largest else "memory unknown"
-        lines.append(f"at once: {at_once(machine, waiting)} ({machine.cores} cores; {memory})")
+        memory = f"{largest / 1e9:.1f} of {capacity.memory / 1e9:.1f} GB each" if largest else "memory unknown"
+        lines.append(f"at once: {at_once(capacity, waiting)} ({capacity.cores} cores; {memory})")
     if reasons := sorted({need.why for need in waiting if need.why}):
         lines.append(f"the memory of a run is unknown, so set --jobs to run several at once: {reasons[0]}")
     if any("tensorboard" in status.run.settings.trackers for status in statuses):
@@ -147,6 +148,7 @@ def _opening(sweep: Sweep, statuses: Sequence[RunStatus], machine: Machine, need
 
 def _conclude(sweep: Sweep, statuses: Sequence[RunStatus], stopped_by: int) -> dict[str, object]:
     """Print failures, and the report of what is finished; returns the report as JSON-ready values."""
+    from gagpo.base.errors import GagpoError
     from gagpo.base.tables import text_width
     from gagpo.sweeps.report import make_report, write_report
 
@@ -155,7 +157,11 @@ def _conclude(sweep: Sweep, statuses: Sequence[RunStatus], stopped_by: int) -> d
             say(f"{status.run.name} failed: {status.reason}; log: {status.log}")
     if stopped_by:
         return {}
-    report = make_report(statuses)
+    try:
+        report = make_report(statuses)
+    except GagpoError as error:  # such as another task set in every run: each has its own report
+        say(f"the runs have no common report: {error}")
+        return {}
     if report is None:
         return {}
     say("", *report.lines(text_width(most=100), text_width()))
@@ -170,7 +176,7 @@ def _raise_stopped(number: int) -> None:
 
     from gagpo.base.errors import Interrupted, Terminated
 
-    say(f"interrupted; continue with: {shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])}")
+    say(f"interrupted; continue with: {shlex.join(['gagpo', *sys.argv[1:]])}")
     if number == signal.SIGINT:
         raise Interrupted
     raise Terminated(128 + number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import Field
 
 from gagpo.base.options import Flag, Options
 from gagpo.cli.field_options import request_values, with_field_options
+from gagpo.cli.missing_model import make_missing_model
 from gagpo.cli.options import Json, Kwargs, Quiet, TrustRemoteCode, print_json, say, values
 
 if TYPE_CHECKING:
@@ -124,26 +124,6 @@ def _train_run(request: TrainRequest, config: str | None, changes: list[str], qu
     say(f"first point of the curve after {clock_time(first)}, report after {clock_time(whole)} (minutes:seconds)")
     if as_json:
         print_json({split: result.summary() for split, result in results.items()})
-
-
-def make_missing_model(config: str, changes: list[str], quiet: bool) -> None:
-    """Run SFT, in a process of its own, for a config that has a section ``sft`` and names a folder without a model."""
-    from gagpo.base.interpreter import module_command
-    from gagpo.base.rank import started_as_rank
-    from gagpo.distributed.environment import PARENT
-    from gagpo.model.starters import is_starter
-    from gagpo.settings import load
-
-    settings = load(config, changes)
-    exists = is_starter(settings.model) or (Path(settings.model) / "config.json").exists()
-    if settings.sft is None or exists or started_as_rank():
-        return
-    say(f"{settings.model} does not exist: training it on demonstrations first, as `gagpo sft` does")
-    words = ["sft", config, *changes, *(["-q"] if quiet else [])]
-    child = {**os.environ, PARENT: str(os.getpid())}  # this process tells how to continue
-    status = subprocess.run(module_command("gagpo", *words), env=child).returncode
-    if status:
-        raise typer.Exit(status)
 
 
 def _extended(folder: RunFolder) -> str:

@@ -8,12 +8,16 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gagpo.base.cores import available_cores
 from gagpo.base.errors import GagpoError
 from gagpo.base.interpreter import command
 from gagpo.base.memory import available_memory
-from gagpo.settings import RunSettings
+from gagpo.settings import RunSettings, SettingsError
+
+if TYPE_CHECKING:
+    from gagpo.planning.plan import Guess
 
 USABLE = 0.9  # fraction of the free host memory: environments and the file cache need some
 GPU_CORES = 4  # of a run on a GPU with threads=0: the trainer, the tokenizer and environments
@@ -54,7 +58,7 @@ class Share:
 
 
 @dataclass
-class Machine:
+class Capacity:
     """What is free.
 
     cores: that this process may use.
@@ -119,12 +123,19 @@ class Machine:
         return self.gpus[gpu] - sum(share.need.gpu_memory for share in self.shares if gpu in share.gpus)
 
 
-def machine_here(settings: Sequence[RunSettings], jobs: int | None) -> Machine:
-    """This machine. settings: of the runs; GPUs are looked for only if one of them uses them."""
+def capacity_here(settings: Sequence[RunSettings], jobs: int | None) -> Capacity:
+    """This machine. settings: of the runs; GPUs are looked for only if one of them uses them.
+
+    Raises:
+        SettingsError: a run needs a GPU, and there is none.
+    """
     uses_gpu = any(run_settings.device.startswith("cuda") for run_settings in settings)
+    gpus = _free_gpu_memory() if uses_gpu else []
+    if uses_gpu and not gpus:
+        raise SettingsError("device 'cuda' cannot be used here (torch finds no GPU); set device=cpu")
     free = available_memory()
     memory = USABLE * free if free is not None else float("inf")
-    return Machine(available_cores(), memory, _free_gpu_memory() if uses_gpu else [], jobs)
+    return Capacity(available_cores(), memory, gpus, jobs)
 
 
 def _free_gpu_memory() -> list[float]:
@@ -137,21 +148,22 @@ def _free_gpu_memory() -> list[float]:
     return []
 
 
-def threads_of(settings: RunSettings, machine: Machine) -> int:
+def threads_of(settings: RunSettings, capacity: Capacity) -> int:
     """Torch threads of a run: as set, else its part of the cores."""
     if settings.threads:
         return settings.threads
-    if machine.jobs is not None:
-        return max(1, machine.cores // machine.jobs)
-    return min(GPU_CORES, machine.cores) if settings.device != "cpu" else machine.cores
+    if capacity.jobs is not None:
+        return max(1, capacity.cores // capacity.jobs)
+    return min(GPU_CORES, capacity.cores) if settings.device != "cpu" else capacity.cores
 
 
 class Estimator:
     """Estimates what runs need. What they share is computed once: an expert's episode takes seconds."""
 
-    def __init__(self, machine: Machine):
-        self.machine = machine
+    def __init__(self, capacity: Capacity):
+        self.capacity = capacity
         self._needs: dict[str, Need] = {}
+        self._guesses: dict[str, Guess] = {}
 
     def need(self, settings: RunSettings) -> Need:
         """What a run takes; its memory is None where the model or the environment's data is not here."""
@@ -162,16 +174,16 @@ class Estimator:
 
     def _estimate(self, settings: RunSettings) -> Need:
         from gagpo.planning.fitting import CONTEXT
-        from gagpo.planning.plan import guess_of, plan, shape_of
+        from gagpo.planning.plan import plan, shape_of
 
-        cores = threads_of(settings, self.machine) * settings.processes
+        cores = threads_of(settings, self.capacity) * settings.processes
         on_gpu = settings.device.startswith("cuda")
         number = settings.device.partition(":")[2]
         gpus = settings.processes if on_gpu else 0
         gpu = int(number) if number else None
         try:
-            gigabytes = self.machine.gpus[gpu or 0] / 1e9 if on_gpu and self.machine.gpus else None
-            estimate = plan(settings, guess_of(settings), shape_of(settings), gigabytes)
+            gigabytes = self.capacity.gpus[gpu or 0] / 1e9 if on_gpu and self.capacity.gpus else None
+            estimate = plan(settings, self._guess(settings), shape_of(settings), gigabytes)
         except (GagpoError, OSError) as error:
             return Need(cores, None, gpus, 0.0, gpu, str(error))
         peak = estimate.peak()[0]
@@ -181,8 +193,17 @@ class Estimator:
             return Need(cores, None, why=f"the free memory of {settings.device} is not known")
         return Need(cores, peak * settings.processes)
 
+    def _guess(self, settings: RunSettings) -> Guess:
+        """The length of prompts, which depends on model and environments alone."""
+        from gagpo.planning.plan import guess_of
 
-def at_once(machine: Machine, needs: Sequence[Need]) -> int:
+        key = settings.model_dump_json(include={"model", "sft", "environment", "environments", "context"})
+        if key not in self._guesses:
+            self._guesses[key] = guess_of(settings)
+        return self._guesses[key]
+
+
+def at_once(capacity: Capacity, needs: Sequence[Need]) -> int:
     """How many of the runs start together."""
-    trial = Machine(machine.cores, machine.memory, machine.gpus, machine.jobs)
+    trial = Capacity(capacity.cores, capacity.memory, capacity.gpus, capacity.jobs)
     return len([need for need in needs if trial.take(need)])

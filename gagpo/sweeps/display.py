@@ -25,7 +25,7 @@ ORDER = ("running", "failed", "stopped", "waiting", "finished")
 STYLES = {"running": "bold", "finished": "green", "failed": "red", "stopped": "yellow"}
 
 
-class Display:
+class SweepDisplay:
     """Shows the runs of a sweep.
 
     say: prints a line.

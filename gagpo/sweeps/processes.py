@@ -22,7 +22,7 @@ from types import FrameType
 
 from gagpo.base.interpreter import module_command
 from gagpo.distributed.launch import INTERRUPTED, SAVE_SECONDS
-from gagpo.sweeps.capacity import Machine, Need, Share, threads_of
+from gagpo.sweeps.capacity import Capacity, Need, Share, threads_of
 from gagpo.sweeps.status import RunStatus
 
 POLL_SECONDS = 0.2
@@ -61,12 +61,12 @@ class Runner:
         config: str,
         statuses: Sequence[RunStatus],
         needs: Sequence[Need],
-        machine: Machine,
+        capacity: Capacity,
         observe: Observe,
         watch: Callable[[], None],
     ):
         self.config = config
-        self.machine = machine
+        self.capacity = capacity
         self.observe = observe
         self.watch = watch
         self.stopped_by = 0
@@ -93,7 +93,7 @@ class Runner:
         """Start the waiting runs that fit, in order; a later one does not overtake one that needs more."""
         while self._waiting and not self.stopped_by:
             status, need = self._waiting[0]
-            share = self.machine.take(need)
+            share = self.capacity.take(need)
             if share is None:
                 return
             self._waiting.pop(0)
@@ -104,7 +104,7 @@ class Runner:
     def _start(self, status: RunStatus, share: Share) -> Process:
         words = self._words(status)
         status.log.parent.mkdir(parents=True, exist_ok=True)
-        variables = {**os.environ, **self.machine.variables(share), "PYTHONUNBUFFERED": "1"}
+        variables = {**os.environ, **self.capacity.variables(share), "PYTHONUNBUFFERED": "1"}
         with status.log.open("ab") as log:
             log.write(f"$ {shlex.join(['gagpo', *words])}\n".encode())
             log.flush()
@@ -124,7 +124,7 @@ class Runner:
             return ["train", "--resume", str(run.folder), *status.changes]
         threads = []
         if not run.settings.threads:
-            threads = [f"threads={threads_of(run.settings, self.machine)}"]
+            threads = [f"threads={threads_of(run.settings, self.capacity)}"]
         return ["train", self.config, *run.overrides, *threads, "--runs", str(run.folder.parent)]
 
     def _take_ended(self) -> None:
@@ -134,7 +134,7 @@ class Runner:
             if code is None:
                 continue
             self._running.remove(process)
-            self.machine.give_back(process.share)
+            self.capacity.give_back(process.share)
             _signal_group(process.popen, signal.SIGKILL)  # what a crashed run has left in its group
             self._conclude(process, code)
 

@@ -1,14 +1,17 @@
 """``gagpo train CONFIG seed=1,2``: real runs in real processes."""
 
+import functools
 import json
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import psutil
 import pytest
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.runs.run_folder import RunFolder
 from tests.gagpo.training.resuming import require_equal
 from tests.gagpo.training.test_trainer import wait_for_rows
@@ -71,6 +74,17 @@ def test_a_failed_run_is_named_with_its_log_and_is_the_status(inside, corridor, 
     assert [run["state"] for run in json.loads(lines[-1])["runs"]] == ["finished", "failed", "finished"]
 
 
+def test_runs_on_different_tasks_have_no_common_report_and_are_no_failure(inside, corridor, tmp_path, monkeypatch):
+    def different(statuses):
+        raise InvalidArgument("runs measured on different tasks cannot be compared: a, b")
+
+    monkeypatch.setattr("gagpo.sweeps.processes.module_command", lambda _, __, *words: [sys.executable, "-c", ""])
+    monkeypatch.setattr("gagpo.sweeps.report.make_report", different)
+    done = inside("train", corridor(), "evaluation.tasks=1,2", "--runs", tmp_path / "runs")
+    assert done.returncode == 0, done.stderr
+    assert "the runs have no common report: runs measured on different tasks" in done.stdout
+
+
 WRONG = {
     "a sweep and --resume": (["--resume", "runs/x", "seed=1,2"], "--resume continues one run"),
     "a dry run and --resume": (["--resume", "runs/x", "--dry-run"], "takes no --dry-run"),
@@ -92,39 +106,54 @@ def test_wrong_use_is_one_line_and_starts_nothing(inside, tmp_path, monkeypatch,
 # Killed and resumed ---------------------------------------------------------------------------------------------------
 
 
-def start(*words):
+SECONDS = 1800  # on a machine that is busy with other things
+
+
+@contextmanager
+def sweep(*words):
+    """A sweep in a process, which is ended with its runs if the test fails."""
     command = [sys.executable, "-m", "gagpo", "train", *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # A program started in the background ignores SIGINT, and its children with it: undo that.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def finish(*words):
+    """What a sweep prints that runs to its end."""
+    with sweep(*words) as process:
+        output, _ = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, output
+    return output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_sweep_that_is_ended_leaves_no_process_and_ends_bit_equal_when_resumed(corridor, tmp_path, number):
     plan = {"training": {"iterations": 12, "save_every": 2}, "rollout": {"workers": 1}, "evaluation": {"tasks": 2}}
-    config = corridor(**plan)
-    words = [config, "seed=1,2", "--jobs", "2"]
+    words = [corridor(**plan), "seed=1,2", "--jobs", "2"]
+    ended, whole = tmp_path / "ended", tmp_path / "whole"
     names = ("corridor-seed1", "corridor-seed2")
-    ended = start(*words, "--runs", tmp_path / "ended")
-    for name in names:
-        wait_for_rows(tmp_path / "ended" / name / "metrics.jsonl", 3, ended, seconds=300)
-    processes = psutil.Process(ended.pid).children(recursive=True)
-    assert len(processes) >= 4  # two runs, each with a worker
-    ended.send_signal(number)
-    output, _ = ended.communicate(timeout=120)
-    assert ended.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number], output
+    with sweep(*words, "--runs", ended) as process:
+        for name in names:
+            wait_for_rows(ended / name / "metrics.jsonl", 3, process, seconds=SECONDS)
+        processes = psutil.Process(process.pid).children(recursive=True)
+        assert len(processes) >= 4  # two runs, each with a worker
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number], output
     deadline = time.monotonic() + 20
     while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes):
         assert time.monotonic() < deadline, processes
         time.sleep(0.1)
     if number != signal.SIGKILL:
         assert "2 runs: 2 stopped" in output and "interrupted; continue with: " in output
-    assert not any(RunFolder.open(tmp_path / "ended" / name).finished for name in names)
-
-    whole = start(*words, "--runs", tmp_path / "whole")
-    output, _ = whole.communicate(timeout=900)
-    assert whole.returncode == 0, output
-    resumed = start(*words, "--runs", tmp_path / "ended")
-    output, _ = resumed.communicate(timeout=900)
-    assert resumed.returncode == 0 and "resumed after iteration" in output, output
+    assert not any(RunFolder.open(ended / name).finished for name in names)
+    finish(*words, "--runs", whole)
+    assert "resumed after iteration" in finish(*words, "--runs", ended)
     for name in names:
-        require_equal(RunFolder.open(tmp_path / "ended" / name), RunFolder.open(tmp_path / "whole" / name))
+        require_equal(RunFolder.open(ended / name), RunFolder.open(whole / name))

@@ -6,7 +6,7 @@ import pytest
 
 from gagpo.settings import load
 from gagpo.sweeps import processes
-from gagpo.sweeps.capacity import Machine, Need
+from gagpo.sweeps.capacity import Capacity, Need
 from gagpo.sweeps.grid import SweepRun
 from gagpo.sweeps.processes import Runner
 from gagpo.sweeps.status import status_of
@@ -37,6 +37,8 @@ def runner(monkeypatch):
         monkeypatch.setattr(
             processes, "module_command", lambda module, parent, *words: [sys.executable, "-c", program, *words]
         )
-        return Runner("run.yaml", statuses, [Need(1, 1.0)] * len(statuses), Machine(9, 99.0, jobs=jobs), observe, watch)
+        return Runner(
+            "run.yaml", statuses, [Need(1, 1.0)] * len(statuses), Capacity(9, 99.0, jobs=jobs), observe, watch
+        )
 
     return make

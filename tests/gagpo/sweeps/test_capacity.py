@@ -5,9 +5,10 @@ import subprocess
 import pytest
 
 from gagpo.base import memory
-from gagpo.settings import load
+from gagpo.planning.plan import DEFAULT_GUESS
+from gagpo.settings import SettingsError, load
 from gagpo.sweeps import capacity
-from gagpo.sweeps.capacity import Estimator, Machine, Need, at_once, machine_here, threads_of
+from gagpo.sweeps.capacity import Capacity, Estimator, Need, at_once, capacity_here, threads_of
 
 GB = 1e9
 
@@ -15,21 +16,21 @@ GB = 1e9
 @pytest.mark.parametrize(
     ("machine", "need", "count"),
     [
-        (Machine(4, 100 * GB), Need(1, GB), 4),  # cores
-        (Machine(4, 2.5 * GB), Need(1, GB), 2),  # memory
-        (Machine(4, 100 * GB, jobs=2), Need(1, GB), 2),
-        (Machine(1, 100 * GB, jobs=3), Need(1, GB), 3),  # the user knows how many cores there are
-        (Machine(4, 2.5 * GB, jobs=4), Need(1, GB), 2),  # but memory that is not there ends a run
-        (Machine(2, 100 * GB), Need(4, GB), 1),  # a run that fits nowhere runs alone
-        (Machine(4, 0.5 * GB), Need(1, GB), 1),
-        (Machine(4, 100 * GB), Need(1, None), 1),  # unknown memory
-        (Machine(4, 100 * GB, jobs=2), Need(1, None), 2),
-        (Machine(16, 100 * GB, [80 * GB]), Need(1, GB, 1, 20 * GB), 4),  # several runs share a GPU
-        (Machine(16, 100 * GB, [80 * GB, 80 * GB]), Need(1, GB, 1, 50 * GB), 2),
-        (Machine(16, 100 * GB, [80 * GB, 80 * GB]), Need(1, GB, 1, 30 * GB), 4),
-        (Machine(16, 100 * GB, [80 * GB] * 4), Need(1, GB, 2, 60 * GB), 2),  # two GPUs each
-        (Machine(16, 100 * GB, [80 * GB, 80 * GB]), Need(1, GB, 1, 30 * GB, gpu=1), 2),  # cuda:1
-        (Machine(16, 100 * GB, [80 * GB]), Need(1, GB, 1, 90 * GB), 1),
+        (Capacity(4, 100 * GB), Need(1, GB), 4),  # cores
+        (Capacity(4, 2.5 * GB), Need(1, GB), 2),  # memory
+        (Capacity(4, 100 * GB, jobs=2), Need(1, GB), 2),
+        (Capacity(1, 100 * GB, jobs=3), Need(1, GB), 3),  # the user knows how many cores there are
+        (Capacity(4, 2.5 * GB, jobs=4), Need(1, GB), 2),  # but memory that is not there ends a run
+        (Capacity(2, 100 * GB), Need(4, GB), 1),  # a run that fits nowhere runs alone
+        (Capacity(4, 0.5 * GB), Need(1, GB), 1),
+        (Capacity(4, 100 * GB), Need(1, None), 1),  # unknown memory
+        (Capacity(4, 100 * GB, jobs=2), Need(1, None), 2),
+        (Capacity(16, 100 * GB, [80 * GB]), Need(1, GB, 1, 20 * GB), 4),  # several runs share a GPU
+        (Capacity(16, 100 * GB, [80 * GB, 80 * GB]), Need(1, GB, 1, 50 * GB), 2),
+        (Capacity(16, 100 * GB, [80 * GB, 80 * GB]), Need(1, GB, 1, 30 * GB), 4),
+        (Capacity(16, 100 * GB, [80 * GB] * 4), Need(1, GB, 2, 60 * GB), 2),  # two GPUs each
+        (Capacity(16, 100 * GB, [80 * GB, 80 * GB]), Need(1, GB, 1, 30 * GB, gpu=1), 2),  # cuda:1
+        (Capacity(16, 100 * GB, [80 * GB]), Need(1, GB, 1, 90 * GB), 1),
     ],
 )
 def test_as_many_runs_as_fit(machine, need, count):
@@ -39,7 +40,7 @@ def test_as_many_runs_as_fit(machine, need, count):
 
 def test_runs_are_spread_over_gpus_and_see_only_theirs(monkeypatch):
     monkeypatch.delenv(capacity.VISIBLE, raising=False)
-    machine = Machine(16, 100 * GB, [80 * GB, 80 * GB])
+    machine = Capacity(16, 100 * GB, [80 * GB, 80 * GB])
     need = Need(1, GB, 1, 30 * GB)
     shares = [machine.take(need) for _ in range(5)]
     assert [share and share.gpus for share in shares] == [(0,), (1,), (0,), (1,), None]
@@ -48,26 +49,34 @@ def test_runs_are_spread_over_gpus_and_see_only_theirs(monkeypatch):
     assert machine.take(need).gpus == (1,)
     monkeypatch.setenv(capacity.VISIBLE, "4,7")  # of the machine's GPUs this process sees two
     assert machine.variables(shares[1]) == {capacity.VISIBLE: "7"}
-    assert Machine(4, GB, [80 * GB]).variables(shares[0]) == {}
+    assert Capacity(4, GB, [80 * GB]).variables(shares[0]) == {}
     assert machine.variables(machine.take(Need(1, GB, 1, 1.0, gpu=0))) == {}
 
 
 def test_a_run_on_a_cpu_is_estimated_as_plan_does(corridor):
     settings = load(corridor())
-    need = Estimator(Machine(2, 100 * GB)).need(settings)
+    need = Estimator(Capacity(2, 100 * GB)).need(settings)
     assert need.cores == 1 and 0.5 * GB < need.memory < 2 * GB and need.gpus == 0
 
 
+def test_an_expert_is_asked_once_for_all_runs_of_a_sweep(corridor, monkeypatch):
+    calls = []
+    monkeypatch.setattr("gagpo.planning.plan.guess_of", lambda settings: calls.append(settings) or DEFAULT_GUESS)
+    estimator = Estimator(Capacity(2, 100 * GB))
+    needs = [estimator.need(load(corridor(), [f"algorithm.credit={name}"])) for name in ("gagpo", "grpo", "gagpo")]
+    assert len(calls) == 1 and needs[0] == needs[1]
+
+
 def test_a_model_that_is_not_here_is_unknown_and_says_why(corridor):
-    need = Estimator(Machine(2, 100 * GB)).need(load(corridor(), ["model=some/where", "sft=null"]))
+    need = Estimator(Capacity(2, 100 * GB)).need(load(corridor(), ["model=some/where", "sft=null"]))
     assert need.memory is None and "some/where" in need.why
 
 
 def test_a_run_without_threads_gets_its_part_of_the_cores(corridor):
     settings = load(corridor(), ["threads=0"])
-    assert [threads_of(settings, Machine(8, GB, jobs=jobs)) for jobs in (None, 2, 16)] == [8, 4, 1]
-    assert threads_of(load(corridor(), ["threads=0", "device=cuda"]), Machine(16, GB)) == capacity.GPU_CORES
-    assert threads_of(load(corridor(), ["threads=3"]), Machine(16, GB, jobs=2)) == 3
+    assert [threads_of(settings, Capacity(8, GB, jobs=jobs)) for jobs in (None, 2, 16)] == [8, 4, 1]
+    assert threads_of(load(corridor(), ["threads=0", "device=cuda"]), Capacity(16, GB)) == capacity.GPU_CORES
+    assert threads_of(load(corridor(), ["threads=3"]), Capacity(16, GB, jobs=2)) == 3
 
 
 def test_gpus_are_looked_for_in_another_process_and_only_if_used(corridor, monkeypatch):
@@ -79,10 +88,11 @@ def test_gpus_are_looked_for_in_another_process_and_only_if_used(corridor, monke
 
     monkeypatch.setattr(subprocess, "run", run)
     cpu, gpu = load(corridor()), load(corridor(), ["device=cuda"])
-    assert machine_here([cpu], 2).gpus == [] and not calls
-    assert machine_here([cpu, gpu], 2).gpus == pytest.approx([76 * GB, 38 * GB]) and len(calls) == 1
+    assert capacity_here([cpu], 2).gpus == [] and not calls
+    assert capacity_here([cpu, gpu], 2).gpus == pytest.approx([76 * GB, 38 * GB]) and len(calls) == 1
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess((), 0, "no list"))
-    assert machine_here([gpu], 2).gpus == []
+    with pytest.raises(SettingsError, match="torch finds no GPU"):
+        capacity_here([gpu], 2)
 
 
 def test_available_memory_heeds_the_control_group(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from gagpo.sweeps.display import Display, counts
+from gagpo.sweeps.display import SweepDisplay, counts
 
 
 class Terminal(io.StringIO):
@@ -34,7 +34,7 @@ def write_row(status, iteration):
 
 def test_a_pipe_gets_a_line_for_every_change_and_now_and_then_the_progress(statuses, clock):
     runs, lines = statuses(2), []
-    display = Display(runs, lines.append, clock=clock)
+    display = SweepDisplay(runs, lines.append, clock=clock)
     with display.showing():
         runs[0].state = "running"
         display.changed(runs[0])
@@ -61,7 +61,7 @@ def test_a_terminal_gets_one_table_and_no_lines(statuses, clock, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "xterm")
     runs, lines = statuses(3), []
-    display = Display(runs, lines.append, clock=clock)
+    display = SweepDisplay(runs, lines.append, clock=clock)
     with display.showing():
         runs[1].state = "running"
         write_row(runs[1], 1)
@@ -74,7 +74,7 @@ def test_a_terminal_gets_one_table_and_no_lines(statuses, clock, monkeypatch):
 
 def test_a_quiet_sweep_shows_nothing(statuses, clock, capsys):
     runs, lines = statuses(1), []
-    display = Display(runs, lines.append, quiet=True, clock=clock)
+    display = SweepDisplay(runs, lines.append, quiet=True, clock=clock)
     with display.showing():
         runs[0].state = "running"
         display.changed(runs[0])
@@ -91,7 +91,7 @@ def test_the_table_fits_the_terminal_and_shows_what_matters(statuses, clock, mon
     for number, status in enumerate(runs):
         status.state = ("finished", "waiting", "running", "failed")[0 if number < 40 else 1 if number < 56 else 2]
     runs[50].state = "failed"
-    display = Display(runs, print, clock=clock)
+    display = SweepDisplay(runs, print, clock=clock)
     console = Console(file=io.StringIO(), width=columns)
     console.print(display.table())
     shown = console.file.getvalue().splitlines()
