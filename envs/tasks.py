@@ -15,6 +15,9 @@ import numpy as np
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.nearest import nearest
 
+VALIDATION_SPLITS = ("validation", "valid_seen", "valid", "dev", "val")
+"""Names of splits to choose by, so that test splits stay unseen until the end; the first that exists is used."""
+
 
 class UnknownTask(GagpoError, KeyError):
     """A task id that is not in its split; the message names the nearest ids."""

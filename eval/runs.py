@@ -147,9 +147,10 @@ class Run:
         return evaluations[-1] if evaluations else None
 
     def splits(self) -> list[str]:
-        """The splits evaluated, unseen ones first."""
+        """The splits evaluated: those of the run's result before those of training alone, and unseen ones first."""
         names = {evaluation.split for evaluation in self.evaluations if evaluation.stage}
-        return sorted(names, key=lambda name: ("unseen" not in name, name))
+        at_ends = {evaluation.split for evaluation in self.evaluations if evaluation.stage not in ("iteration", "")}
+        return sorted(names, key=lambda name: (name not in at_ends, "unseen" not in name, name))
 
 
 def load_run(folder: Path) -> Run:

@@ -33,6 +33,7 @@ ORDER = (
     {"collecting"},
     {"training", "sft"},
     {"planning", "interop"},
+    {"sweeps"},
     {"cli"},
     {"__main__"},
 )

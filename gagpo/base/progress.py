@@ -15,6 +15,7 @@ from gagpo.base.tables import duration
 from gagpo.base.terminal import cleaned, printable, raw
 
 PLAIN_EVERY = 15.0  # seconds between the lines of a pipe
+INNER_EVERY = 60.0  # the same for a part of longer work
 RECENT = 50  # calls of advance that the rate is taken from
 FEW = 5  # units before there is a rate
 
@@ -60,6 +61,12 @@ class Meter:
             self.last = now
             self.line(note)
 
+    def resize(self, total: int) -> None:
+        """Change ``total``, where it is known only when the work begins."""
+        self.total = total
+        if self.bar is not None:
+            self.bar.update(self.task, total=total)
+
     def line(self, note: str = "") -> None:
         print(f"{self.label}: {self.state(note)}", file=sys.stderr)
 
@@ -77,17 +84,26 @@ class Meter:
 
 @contextmanager
 def track(
-    label: str, total: int, unit: str = "", quiet: bool = False, done: int = 0, bound: bool = False
+    label: str,
+    total: int,
+    unit: str = "",
+    quiet: bool = False,
+    done: int = 0,
+    bound: bool = False,
+    inner: bool = False,
 ) -> Iterator[Meter]:
     """Show the progress of ``total`` units of work on standard error; call ``advance`` as they are done.
 
     done, bound: see :class:`Meter`.
+    inner: a part of longer work, which prints a line at its own end: in a pipe this part prints one only if it takes
+        long.
     """
     console = Console(file=raw(sys.stderr))
     if quiet or not console.is_terminal:
-        meter = Meter(label, total, unit, None, float("inf") if quiet else PLAIN_EVERY, done, bound)
+        every = INNER_EVERY if inner else PLAIN_EVERY
+        meter = Meter(label, total, unit, None, float("inf") if quiet else every, done, bound)
         yield meter
-        if not quiet and time.monotonic() - meter.begun > 2:
+        if not quiet and not inner and time.monotonic() - meter.begun > 2:
             meter.line()
         return
     label_column = TextColumn("{task.description}", markup=False)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import typer
 
 EXAMPLES: dict[str, tuple[str, str]] = {
-    "train": ("gagpo train alfworld-quickstart training.iterations=3", "gagpo train --resume runs/alfworld-quickstart"),
+    "train": (
+        "gagpo train --resume runs/alfworld-quickstart",
+        "gagpo train alfworld-quickstart seed=1,2,3 algorithm.credit=gagpo,grpo --jobs 2",
+    ),
     "sft": ("gagpo sft alfworld-small", "gagpo sft mine.yaml sft.steps=1200 --overwrite"),
     "eval": (
         "gagpo eval runs/alfworld-quickstart --out after.json",

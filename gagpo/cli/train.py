@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,7 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field
 
+from gagpo.base.options import Flag, Options
+from gagpo.cli.field_options import request_values, with_field_options
+from gagpo.cli.missing_model import make_missing_model
 from gagpo.cli.options import Json, Kwargs, Quiet, TrustRemoteCode, print_json, say, values
 
 if TYPE_CHECKING:
@@ -31,41 +34,85 @@ def add_to(app: typer.Typer) -> None:
     app.command()(export)
 
 
+class TrainRequest(Options):
+    """What ``gagpo train`` starts. Fields are its options, their descriptions its help."""
+
+    resume: Annotated[Path | None, Flag()] = Field(None, description="Continue the run in this folder.")
+    runs: Annotated[Path, Flag()] = Field(Path("runs"), description="Folder for runs.")
+    auto: Annotated[bool, Flag()] = Field(
+        False, description="Continue an interrupted run of this name; start a numbered one if it is finished."
+    )
+    jobs: Annotated[int | None, Flag()] = Field(
+        None, ge=1, description="Maximum number of runs at once in a sweep; by default as cores and memory allow."
+    )
+    dry_run: Annotated[bool, Flag("--dry-run")] = Field(False, description="Print the runs, and start none.")
+
+    def require_consistent(self, config: str | None, swept: bool) -> None:
+        """Raise SettingsError for options that exclude each other. swept: whether an override has several values."""
+        from gagpo.settings import SettingsError
+
+        if self.resume is not None and config is not None:
+            raise SettingsError("give a settings file to start a run, or --resume RUN to continue one (not both)")
+        if self.resume is None and config is None:
+            raise SettingsError("name a settings file or a shipped config (`gagpo list` shows them), or --resume RUN")
+        if self.resume is not None and (swept or self.dry_run):
+            feature = "--dry-run" if self.dry_run else "several values for an override"
+            raise SettingsError(
+                f"--resume continues one run and takes no {feature}; a sweep is resumed by its own command"
+            )
+        if self.jobs is not None and not swept:
+            raise SettingsError("--jobs is for a sweep: list several values in an override, such as seed=1,2,3")
+
+
+@with_field_options(TrainRequest)
 def train(
+    *,
     config: Annotated[str | None, typer.Argument(help="A settings file (YAML), or the name of a shipped one.")] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value ...")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
-    runs: Annotated[Path, typer.Option(help="Folder for runs.")] = Path("runs"),
-    auto: Annotated[
-        bool, typer.Option(help="Continue an interrupted run of this name; start a numbered one if it is finished.")
-    ] = False,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="section.key=value ...; several values make a sweep: seed=1,2,3")
+    ] = None,
     kwargs: Kwargs = None,
     quiet: Quiet = False,
     as_json: Json = False,
+    **options: object,
 ) -> None:
-    """Train an agent, continue a run that was interrupted, or extend one (--resume RUN training.iterations=40)."""
-    from gagpo.settings import SettingsError
-    from gagpo.training import launch
+    """Train an agent, continue or extend a run, or run a sweep.
 
+    A sweep trains all combinations of several values (seed=1,2,3) and compares the runs; the same command resumes it.
+    """
+    from gagpo.cli import sweep
+    from gagpo.sweeps.grid import is_sweep
+
+    request = TrainRequest(**request_values(TrainRequest, options))
     values(kwargs)  # checks the form name=value
     changes = [*(overrides or []), *(f"environment.kwargs.{pair}" for pair in kwargs or [])]
-    if resume is not None:
-        if config is not None and "=" in config:
-            changes = [config, *changes]
-            config = None
-        if config is not None:
-            raise SettingsError("give a settings file to start a run, or --resume RUN to continue one (not both)")
-    elif config is None:
-        raise SettingsError("name a settings file or a shipped config (`gagpo list` shows them), or --resume RUN")
+    if request.resume is not None and config is not None and "=" in config:
+        changes = [config, *changes]
+        config = None
+    swept = is_sweep(changes)
+    request.require_consistent(config, swept)
+    if config is not None and request.dry_run:
+        sweep.list_runs(config, changes, request.runs, as_json)
+    elif config is not None and swept:
+        sweep.train_sweep(config, changes, request, quiet, as_json)
     else:
-        _make_missing_model(config, changes, quiet)
-    with launch.open_run(config, changes, runs, resume, auto, quiet, as_json) as (folder, ranks):
+        _train_run(request, config, changes, quiet, as_json)
+
+
+def _train_run(request: TrainRequest, config: str | None, changes: list[str], quiet: bool, as_json: bool) -> None:
+    """Train one run, or continue it."""
+    from gagpo.training import launch
+
+    if config is not None:
+        make_missing_model(config, changes, quiet)
+    opened = launch.open_run(config, changes, request.runs, request.resume, request.auto, quiet, as_json)
+    with opened as (folder, ranks):
         if ranks is None:  # child processes have trained
             return
         start = time.monotonic()
         first = 0.0
         continued = (folder.path / "metrics.jsonl").exists()
-        if resume is not None and ranks.first and folder.finished:
+        if request.resume is not None and ranks.first and folder.finished:
             say(_extended(folder))
 
         def report(event: Event) -> None:
@@ -81,26 +128,6 @@ def train(
     say(_times(first, whole, continued))
     if as_json:
         print_json({split: result.summary() for split, result in results.items()})
-
-
-def _make_missing_model(config: str, changes: list[str], quiet: bool) -> None:
-    """Run SFT, in a process of its own, for a config that has a section ``sft`` and names a folder without a model."""
-    from gagpo.base.interpreter import module_command
-    from gagpo.base.rank import started_as_rank
-    from gagpo.distributed.environment import PARENT
-    from gagpo.model.starters import is_starter
-    from gagpo.settings import load
-
-    settings = load(config, changes)
-    exists = is_starter(settings.model) or (Path(settings.model) / "config.json").exists()
-    if settings.sft is None or exists or started_as_rank():
-        return
-    say(f"{settings.model} does not exist: training it on demonstrations first, as `gagpo sft` does")
-    words = ["sft", config, *changes, *(["-q"] if quiet else [])]
-    child = {**os.environ, PARENT: str(os.getpid())}  # this process tells how to continue
-    status = subprocess.run(module_command("gagpo", *words), env=child).returncode
-    if status:
-        raise typer.Exit(status)
 
 
 def _extended(folder: RunFolder) -> str:
@@ -151,6 +178,8 @@ def _train(folder: RunFolder, ranks: Ranks, report: Report, quiet: bool) -> dict
 
     if ranks.first:
         say(f"run folder: {folder.path}")
+        if "tensorboard" in folder.settings.trackers:
+            say(f"TensorBoard: tensorboard --logdir {quote(str(folder.path))}")
     try:
         return trainer.train(folder, report=report, quiet=quiet, ranks=ranks)
     except KeyboardInterrupt:

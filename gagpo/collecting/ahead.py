@@ -42,7 +42,7 @@ from gagpo.agents.engines.base import Engine
 from gagpo.agents.rollout import Clock
 from gagpo.base.errors import InvalidArgument
 from gagpo.collecting.buffer import Group, GroupBuffer
-from gagpo.collecting.collector import BatchBuilder, Collection
+from gagpo.collecting.collector import BatchBuilder, Collection, OnEpisode, ignore
 from gagpo.collecting.packing import packed, unpacked
 from gagpo.collecting.sampling_thread import SamplingThread
 from gagpo.collecting.schedule import Schedule
@@ -68,13 +68,16 @@ class AheadCollector:
         self._collected_at = 0.0  # when the last collection ended
         self._last_clock = Clock()  # the thread's clock at that time
 
-    def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
+    def collect(self, agent: Agent, pool: Pool, iteration: int, on_episode: OnEpisode = ignore) -> Collection:
         started = time.perf_counter()
         thread = self._thread or self._start(agent, pool, iteration)
         batch = BatchBuilder(self.settings, self.controllers)
         while not batch.finished:
             group = self._next_group(thread, batch.missing)
-            trainable = batch.add([group.finished()])
+            episodes = group.finished()
+            trainable = batch.add([episodes])
+            for episode in episodes:
+                on_episode(episode)
             if not trainable and not self.settings.rollout.deterministic:
                 self._open(1)  # with deterministic the next update opens further groups, so that versions repeat
         collection = batch.build()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -19,6 +19,13 @@ from gagpo.credit import Turns, turns_for
 from gagpo.data import Episode
 from gagpo.envs.pool import Pool
 from gagpo.settings import RunSettings
+
+OnEpisode = Callable[[Episode], None]
+"""Called with each episode of a batch, to show progress."""
+
+
+def ignore(episode: Episode) -> None:
+    """Show nothing."""
 
 
 @dataclass
@@ -51,8 +58,10 @@ class Collector(Protocol):
 
     buffer: GroupBuffer
 
-    def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
+    def collect(self, agent: Agent, pool: Pool, iteration: int, on_episode: OnEpisode = ignore) -> Collection:
         """``rollout.tasks`` groups of episodes, after ``iteration`` updates.
+
+        on_episode: called with each of them, at its end or when its group is taken; not with probes.
 
         Dynamic sampling replaces groups without contrast by groups of further tasks, until the batch is full or the
         rounds are used up; if no group has contrast, the last round is the batch.

@@ -12,7 +12,7 @@ from gagpo.agents.engines.base import Engine
 from gagpo.agents.engines.sync import weights_synced
 from gagpo.agents.rollout import Clock, Job, group_jobs, rollout
 from gagpo.collecting.buffer import Group, GroupBuffer
-from gagpo.collecting.collector import BatchBuilder, Collection, usable
+from gagpo.collecting.collector import BatchBuilder, Collection, OnEpisode, ignore, usable
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
@@ -35,10 +35,11 @@ class OnPolicyCollector:
         self.rollout = rollout
         self.buffer = GroupBuffer(settings, schedule.task_at)
 
-    def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
+    def collect(self, agent: Agent, pool: Pool, iteration: int, on_episode: OnEpisode = ignore) -> Collection:
         batch = BatchBuilder(self.settings, self.controllers)
         while not batch.finished:
-            groups = self._sample_groups(agent, pool, batch, f"iteration {iteration} round {batch.rounds}")
+            label = f"iteration {iteration} round {batch.rounds}"
+            groups = self._sample_groups(agent, pool, batch, label, on_episode)
             batch.add([group.finished() for group in groups])
             batch.end_round()
         return batch.build()
@@ -58,7 +59,9 @@ class OnPolicyCollector:
     def load_sampled(self, data: bytes) -> None:
         pass
 
-    def _sample_groups(self, agent: Agent, pool: Pool, batch: BatchBuilder, label: str) -> list[Group]:
+    def _sample_groups(
+        self, agent: Agent, pool: Pool, batch: BatchBuilder, label: str, on_episode: OnEpisode
+    ) -> list[Group]:
         """Open the groups that the batch is missing, and sample them at the temperatures of the controllers."""
         rolling, collection = self.settings.rollout, batch.collection
         places = self.buffer.next_places(batch.missing)
@@ -70,7 +73,7 @@ class OnPolicyCollector:
         for number, place in enumerate(places):
             self.buffer.add(Group(place, None, [job for job in jobs if job.group == number]))
         opened = self.buffer.next_batch()
-        episodes = self._run(agent, pool, jobs, collection.clock)
+        episodes = self._run(agent, pool, jobs, collection.clock, on_episode)
         for (group, sample), episode in zip(opened, episodes, strict=True):
             self.buffer.deliver(group, sample, episode)
         return list(iter(self.buffer.take, None))
@@ -88,11 +91,18 @@ class OnPolicyCollector:
         if episodes:
             self.controllers.observe_probe(batch.columns(episodes), tasks_of_groups(episodes))
 
-    def _run(self, agent: Agent, pool: Pool, jobs: Sequence[Job], clock: Clock) -> list[Episode]:
+    def _run(
+        self, agent: Agent, pool: Pool, jobs: Sequence[Job], clock: Clock, on_finish: OnEpisode | None = None
+    ) -> list[Episode]:
         """The episodes of ``jobs``; the time spent is added to ``clock``."""
         rolling = self.settings.rollout
         episodes, spent = self.rollout(
-            agent, pool, jobs, concurrency=rolling.concurrency, deterministic=rolling.deterministic
+            agent,
+            pool,
+            jobs,
+            concurrency=rolling.concurrency,
+            deterministic=rolling.deterministic,
+            on_finish=on_finish,
         )
         clock.environment += spent.environment
         clock.generation += spent.generation

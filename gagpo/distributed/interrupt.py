@@ -1,15 +1,18 @@
-"""Handle Ctrl-C and SIGTERM, and defer them while the weights are being changed."""
+"""Handle Ctrl-C and SIGTERM, defer them while the weights are being changed, and say at once what will happen."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from gagpo.base.errors import Terminated
 from gagpo.distributed.ranks import Ranks
+
+RESUMES = "the run resumes from its last checkpoint"
 
 
 class Interruptions:
@@ -20,12 +23,15 @@ class Interruptions:
 
     With several ranks a signal is deferred everywhere except in :meth:`immediate`, and raised on all ranks where they
     meet, so that no rank waits for one that has stopped.
+
+    Each signal prints a line when it arrives, because an update can take minutes.
     """
 
     def __init__(self, ranks: Ranks | None = None) -> None:
         self.ranks = ranks or Ranks()
         self._deferring = not self.ranks.alone
         self._pending: BaseException | None = None
+        self._work = ""  # what is done before a deferred signal is raised
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -42,12 +48,15 @@ class Interruptions:
                 signal.signal(number, handler)
 
     @contextmanager
-    def deferred(self) -> Iterator[None]:
+    def deferred(self, work: str = "this step") -> Iterator[None]:
+        """Raise a signal at the end of the block. work: what the block does, for the line that the signal prints."""
         self._deferring = True
+        self._work = work
         try:
             yield
         finally:
             self._deferring = not self.ranks.alone
+            self._work = ""
         pending, self._pending = self._pending, None
         if not self.ranks.alone:
             names = self.ranks.gathered(pending and type(pending).__name__)
@@ -69,7 +78,26 @@ class Interruptions:
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         error: BaseException = KeyboardInterrupt() if number == signal.SIGINT else Terminated(128 + number)
-        if self._deferring and self._pending is None:
+        deferred = self._deferring and self._pending is None
+        if self.ranks.first:
+            _print_now(self._announcement(deferred))
+        if deferred:
             self._pending = error
             return
         raise error
+
+    def _announcement(self, deferred: bool) -> str:
+        """What a signal does."""
+        if self._pending is not None:
+            return f"stopping at once: {RESUMES}"
+        if not deferred:
+            return "stopping: finished iterations are saved"
+        # Without a name, ranks are between two points where they meet.
+        work = f"after {self._work}" if self._work else "as soon as all ranks have heard of it"
+        return f"stopping {work}; press Ctrl-C again to stop at once ({RESUMES})"
+
+
+def _print_now(line: str) -> None:
+    """Print a line from a signal handler, which may have interrupted another print to the same stream."""
+    with suppress(OSError, RuntimeError, ValueError):  # a closed stream, or one that cannot be entered again
+        print(line, file=sys.stderr, flush=True)

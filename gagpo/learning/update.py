@@ -31,6 +31,13 @@ from gagpo.settings import RunSettings
 GetControls = Callable[[Tensor], Controls]
 """Returns what the controllers set, from the task group of each token."""
 
+OnStep = Callable[[int, int, float], None]
+"""Called after each optimiser step with the steps done, their number in this update, and the learning rate."""
+
+
+def _ignore(done: int, total: int, rate: float) -> None:
+    """Show nothing."""
+
 
 @dataclass(frozen=True)
 class UpdateSettings:
@@ -81,6 +88,7 @@ class Updater:
     ratio_K: probability ratio of each response token of the last batch, when it was last trained on; 1 for others.
     gate_weight_K: the part of each token's gradient that the gate let through, see
         :func:`gagpo.objectives.gate_weights`; 1 for tokens that were not trained on.
+    on_step: to show progress.
     """
 
     def __init__(
@@ -100,6 +108,7 @@ class Updater:
         self.skipped = SkippedSteps(self.settings.max_nonfinite_steps)
         self.ratio_K = np.zeros(0)
         self.gate_weight_K = np.zeros(0)
+        self.on_step: OnStep = _ignore
         # Of the response tokens that this rank reads. Both are 0 elsewhere, so that the sum over ranks has all tokens.
         self._log_ratio_K = np.zeros(0)
         self._gate_loss_K = np.zeros(0)  # 1 less the weight
@@ -156,6 +165,8 @@ class Updater:
                     micro if micro.padding else with_columns(micro, credit, scored) for micro in batch.micro_batches
                 ]
                 self._train_on(batch, controls, log, scores=scored is None and not log.losses)
+                total = self.settings.epochs * len(batches)
+                self.on_step(epoch * len(batches) + number + 1, total, self.optimizer.param_groups[0]["lr"])
 
     def _mini_batches(self, rows: Sequence[Row], credit: Credit, rng: np.random.Generator) -> list[MiniBatch]:
         """The mini-batches of an epoch."""

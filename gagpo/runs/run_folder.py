@@ -7,19 +7,22 @@ import logging
 import os
 import platform
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from gagpo.base import durable, renamed
+from gagpo.base.errors import GagpoError
 from gagpo.base.regular_file import read_bytes
 from gagpo.data import Decode, Episode, TurnCredit, write_episodes
 from gagpo.runs.metrics import Metrics, metric_row, metric_rows, read_metrics
 from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load, load_stored, resolve
+from gagpo.settings.keys import CHANGEABLE
 
 LOG = logging.getLogger("gagpo")
 
@@ -36,20 +39,6 @@ EMA = "ema"
 AVERAGED = "average"
 AFTER = "after"
 _AT = re.compile(r"(?P<run>.+)@(?P<which>\d+|best|ema)")
-
-CHANGEABLE = (
-    "processes",
-    "ranks.timeout",
-    "training.iterations",
-    "training.max_turns",
-    "training.save_every",
-    "training.max_checkpoints",
-    "training.best_metric",
-    "training.save_episodes_every",
-    "rollout.workers",
-    "threads",
-)
-"""Settings that may change when a run is resumed; they do not affect learning."""
 
 
 class RunFolder:
@@ -269,11 +258,20 @@ def _left_by_start(path: Path) -> bool:
 
 
 def _require_no_run(path: Path) -> None:
-    if (path / "config.yaml").exists():
-        raise SettingsError(
-            f"{path} holds a run already; resume it with `gagpo train --resume {path}`, choose another name with "
-            "name=..., or delete it"
-        )
+    """Raise SettingsError if ``path`` is a run, with what to type to continue it or to start another."""
+    if not (path / "config.yaml").exists():
+        return
+    quoted = shlex.quote(str(path))
+    state, remedy = "", f"resume it with `gagpo train --resume {quoted}`"
+    with suppress(GagpoError, OSError):  # settings of other versions, or of code that is not here
+        folder = RunFolder.open(path)
+        last = folder.settings.training.iterations
+        if folder.finished:
+            state = f", which is finished ({last} iterations)"
+            remedy = f"extend it with `gagpo train --resume {quoted} training.iterations={2 * max(last, 1)}`"
+    numbers = (number for number in range(2, 1000) if not path.with_name(f"{path.name}-{number}").exists())
+    another = f"name={shlex.quote(f'{path.name}-{next(numbers, 1000)}')}"
+    raise SettingsError(f"{path} holds a run already{state}: {remedy}, or start another with {another}, or delete it")
 
 
 def enough(training: TrainingSettings, iterations: int, turns: float) -> bool:

@@ -14,6 +14,20 @@ from gagpo.credit import CREDITS, CreditSettings
 
 SLIP = 0.8  # minimum similarity of a name and its misspelling
 
+CHANGEABLE = (
+    "processes",
+    "ranks.timeout",
+    "training.iterations",
+    "training.max_turns",
+    "training.save_every",
+    "training.max_checkpoints",
+    "training.best_metric",
+    "training.save_episodes_every",
+    "rollout.workers",
+    "threads",
+)
+"""Settings that may change when a run is resumed; they do not affect learning."""
+
 
 def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
     """All dotted keys below ``section``, including sections and all choices of options."""

@@ -81,7 +81,9 @@ class TrainingSettings(Options):
         "success_rate",
         description="also keep the checkpoint with the highest value of this metric in training; null: none",
     )
-    save_episodes_every: int = Field(5, ge=0, description="write the episodes of every n-th iteration; 0: never")
+    save_episodes_every: int = Field(
+        5, ge=0, description="write the episodes of the first, every n-th and the last iteration; 0: never"
+    )
 
     @property
     def measures_average(self) -> bool:
@@ -98,9 +100,14 @@ class RanksSettings(Options):
 class EvaluationSettings(Options):
     """Evaluation on fixed task sets before, during and after training."""
 
-    splits: list[str] = Field(["valid_unseen"], description="splits to evaluate on")
+    splits: list[str] = Field(["valid_unseen"], description="splits to evaluate on before and after training")
     episodes_per_task: int = Field(1, ge=1, description="episodes of each task")
     tasks: int | None = Field(None, ge=1, description="evenly spaced tasks of the split; absent: all")
     temperature: float = Field(0.4, ge=0, description="sampling temperature; 0 is greedy")
-    every: int = Field(0, ge=0, description="iterations between evaluations; 0: only before and after")
+    every: int = Field(
+        0,
+        ge=0,
+        description="iterations between evaluations during training, on the validation split (`validation`, "
+        "`valid_seen`, `dev`) if the environment has one; 0: none",
+    )
     before: bool = Field(True, description="evaluate before training")

@@ -1,17 +1,24 @@
-"""Evaluations of a run: of every panel before, during and after training, and of the averaged weights."""
+"""Evaluations of a run: before and after training on its splits, during training on a validation split.
+
+Test tasks that are evaluated during training invite a choice by them: of an iteration, a setting, or when to stop. So
+evaluations during training use the environment's validation split where it has one.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gagpo.agents.engines.sync import weights_synced
 from gagpo.agents.setup import tasks_of
+from gagpo.base.errors import GagpoError
 from gagpo.base.memory import release_freed
 from gagpo.collecting.collector import Collector
 from gagpo.controllers.average import AveragedWeights
 from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool
+from gagpo.envs.tasks import VALIDATION_SPLITS, in_environment
 from gagpo.eval.evaluate import choose_tasks, require_finished_episode
 from gagpo.learning.learner import Learner
 from gagpo.settings import RunEnvironment, RunSettings
@@ -23,18 +30,60 @@ Panels = dict[str, tuple[RunEnvironment, TaskSet]]
 """The environment and the tasks of each panel, by its name."""
 
 
-def panels_of(settings: RunSettings, environments: Mapping[str, TextEnv]) -> Panels:
+@dataclass(frozen=True)
+class RunPanels:
+    """The panels of a run. final: evaluated before and after training. validation: evaluated during training."""
+
+    final: Panels
+    validation: Panels
+
+
+def panels_of(settings: RunSettings, environments: Mapping[str, TextEnv]) -> RunPanels:
     """The panels of all environments. environments: one of each, by name."""
-    return {
+    final = {
         panel_name: (env, choose_tasks(tasks_of(environments[env.name], split), env.evaluation.tasks))
         for env in settings.all_environments
         for panel_name, split in env.panels.items()
     }
+    return RunPanels(final, _validation_panels(settings, environments, final))
+
+
+def _validation_panels(settings: RunSettings, environments: Mapping[str, TextEnv], panels: Panels) -> Panels:
+    """The panels to evaluate during training; empty if ``evaluation.every`` is 0 or nothing is evaluated.
+
+    Of each environment: the validation splits that ``evaluation.splits`` names, else the one that the environment has,
+    else all of its panels.
+
+    panels: evaluated before and after training.
+    """
+    if not settings.evaluation.every:
+        return {}
+    chosen: Panels = {}
+    for env in settings.all_environments:
+        of_env = {name: panels[name] for name in env.panels}
+        listed = {name: panels[name] for name, split in env.panels.items() if split in VALIDATION_SPLITS}
+        chosen |= listed or (_validation_panel(env, environments[env.name]) if of_env else {}) or of_env
+    return chosen
+
+
+def _validation_panel(env: RunEnvironment, environment: TextEnv) -> Panels:
+    """The panel of an environment's validation split; empty if it has none with tasks, or trains on it."""
+    splits = [split for split in VALIDATION_SPLITS if split in getattr(environment, "splits", ())]
+    for split in splits:
+        if split == env.environment.split:
+            continue
+        try:
+            tasks = choose_tasks(tasks_of(environment, split), env.evaluation.tasks)
+        except (GagpoError, OSError):  # such as a data set without this split
+            continue
+        return {in_environment(env.name, split): (env, tasks)}
+    return {}
 
 
 class Evaluator:
     """Evaluates the panels of a run that have no result yet, so that a resumed run repeats none.
 
+    panels: evaluated before and after training.
     collector: pauses, because it may be using engine and pool.
     time_left: gets the seconds that evaluations take.
     """
@@ -42,7 +91,7 @@ class Evaluator:
     def __init__(
         self,
         settings: RunSettings,
-        panels: Panels,
+        panels: RunPanels,
         collector: Collector,
         sampler: Sampler,
         recorder: Recorder,
@@ -50,7 +99,8 @@ class Evaluator:
         quiet: bool = False,
     ):
         self.settings = settings
-        self.panels = panels
+        self.panels = panels.final
+        self.validation_panels = panels.validation
         self.collector = collector
         self.sampler = sampler
         self.recorder = recorder
@@ -61,15 +111,18 @@ class Evaluator:
         """Evaluate ``iteration`` if its evaluation is due; that of the last one comes after training."""
         every = self.settings.evaluation.every
         if every and iteration and iteration % every == 0 and not done:
-            self.evaluate(pool, f"iteration-{iteration:04d}", iteration)
+            self._evaluate(pool, f"iteration-{iteration:04d}", iteration, self.validation_panels)
 
     def evaluate(self, pool: Pool, stage: str, iteration: int) -> None:
         """Evaluate every panel that has no result of this stage."""
+        self._evaluate(pool, stage, iteration, self.panels)
+
+    def _evaluate(self, pool: Pool, stage: str, iteration: int, panels: Panels) -> None:
         settings = self.settings
         model_name = settings.model if stage == "before" else f"{settings.name}, iteration {iteration}"
         started = time.perf_counter()
         evaluated = False
-        for panel_name, (env, panel) in self.panels.items():
+        for panel_name, (env, panel) in panels.items():
             label = f"{stage}-{panel_name}"
             if self.recorder.has_result(label):
                 continue

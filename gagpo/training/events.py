@@ -21,6 +21,7 @@ _OF_UPDATE = {
     "approx_kl": "kl {:+.4f}",
     "entropy": "entropy {:.3f}",
     "grad_norm": "grad {:.2f}",
+    "learning_rate": "lr {:.1e}",
 }
 """Parts of the line for metrics that an update may have."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, SettingsError, load, machine, resolve
 from gagpo.settings.derived import derived_values
+from gagpo.settings.naming import with_run_name
 
 if TYPE_CHECKING:
     from gagpo.distributed.ranks import Ranks
@@ -22,7 +23,7 @@ def train(
     """Train as ``gagpo train`` does, to the end, and write the report; returns the finished run.
 
     config: a settings file or the name of a shipped config; with ``resume`` a run folder.
-    overrides: ``section.key=value``; with ``resume`` only :data:`gagpo.runs.run_folder.CHANGEABLE`.
+    overrides: ``section.key=value``; with ``resume`` only :data:`gagpo.settings.keys.CHANGEABLE`.
 
     Raises:
         gagpo.GagpoError: wrong settings, before anything is written.
@@ -111,8 +112,8 @@ def _folder_of_all(
 
 
 def resolved_settings(config: str | Path, overrides: Sequence[str]) -> RunSettings:
-    """The settings of a new run, with what SFT derived for its model."""
-    settings = load(config, overrides)
+    """The settings of a new run, with what SFT derived for its model and a name from its overrides."""
+    settings = load(config, with_run_name(config, overrides))
     return resolve(settings, derived_values(settings))
 
 

@@ -22,7 +22,7 @@ from gagpo.runs import disk_space, keeping
 from gagpo.runs.checkpoint import Entry, Saver
 from gagpo.runs.headline import headlines
 from gagpo.runs.metrics import Metrics
-from gagpo.runs.run_folder import RunFolder
+from gagpo.runs.run_folder import RunFolder, enough
 from gagpo.settings import RunSettings
 from gagpo.trackers import Trackers, tracking
 from gagpo.training.events import EvaluationFinished, Event, IterationFinished, Report, WarningIssued
@@ -86,8 +86,10 @@ class Recorder:
         """
         if self.ranks.first:
             number = int(metrics["iteration"])
-            every = self.settings.training.save_episodes_every
-            if every and (number == 1 or number % every == 0):
+            training = self.settings.training
+            every = training.save_episodes_every
+            last = enough(training, number, metrics["turns_total"])
+            if every and (number == 1 or number % every == 0 or last):
                 self.folder.save_episodes(f"train-{number:04d}", episodes, decode=self._decode, credits=credits)
             self.folder.log(metrics)
             self.rows.append(metrics)

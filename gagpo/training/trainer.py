@@ -40,6 +40,7 @@ from gagpo.training.empty_batch import require_turns
 from gagpo.training.evaluation import Evaluator, panels_of
 from gagpo.training.events import Report, WarningIssued
 from gagpo.training.metrics import iteration_metrics
+from gagpo.training.progress import IterationProgress
 from gagpo.training.recorder import Recorder
 from gagpo.training.sampler import Sampler, needs_weights
 from gagpo.training.time_left import TimeLeft
@@ -101,6 +102,7 @@ class Trainer:
         self.learner = Learner(settings, policy, controllers, ranks, checkpoint)
         self.sampler = Sampler(settings, environments, policy, model, rollout, ranks)
         hidden = quiet or not ranks.first
+        self.progress = IterationProgress(settings, controllers.sampling_rounds, hidden)
         self.evaluator = Evaluator(
             settings, panels, self.collector, self.sampler, self.recorder, self.time_left, quiet=hidden
         )
@@ -159,14 +161,14 @@ class Trainer:
             started = time.perf_counter()
 
             # Collect.
-            with span("collecting"):
-                collected = self.collector.collect(self.sampler.agent, pool, self.iteration)
+            with span("collecting"), self.progress.collecting(self.iteration + 1) as on_episode:
+                collected = self.collector.collect(self.sampler.agent, pool, self.iteration, on_episode)
             release_freed()
             require_turns(collected.sampled_episodes, self.iteration + 1)
 
             # Learn and record. The first Ctrl-C waits until the state is consistent again. A second one is raised at
             # once and finds no state to save, because a checkpoint must not hold half an update.
-            with self.interruptions.deferred():
+            with self.interruptions.deferred("the update of this iteration"):
                 self._consistent_state = None
                 with span("credit and batches"):
                     metrics, turn_credits = self._learn(collected, pool, started)
@@ -192,7 +194,8 @@ class Trainer:
         """
         collected_at = time.perf_counter()
         with self.collector.updating(self.sampler.engine, self.learner.model, self.iteration + 1):
-            result = self._update(collected.episodes)
+            with self.progress.updating(self.iteration + 1) as self.learner.updater.on_step:
+                result = self._update(collected.episodes)
             turn_credits = self._turn_credits(collected, result)
         counts = self.counters.count(collected)
         finished = time.perf_counter()
@@ -235,7 +238,9 @@ class Trainer:
     def _save(self, seconds: float | None = None) -> None:
         """Write a checkpoint. seconds: longest wait for episodes that are sampled ahead."""
         sampled = self.collector.sampled(seconds)
-        with self.interruptions.deferred():  # a writer that is interrupted while it starts cannot be joined
+        with self.interruptions.deferred(
+            "the checkpoint"
+        ):  # a writer that is interrupted while it starts cannot be joined
             self.recorder.save(self.iteration, [*self.learner.entries, *self._entries(sampled)])
             self._saved_at = self.iteration
 

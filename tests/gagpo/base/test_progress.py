@@ -2,7 +2,8 @@
 
 import pytest
 
-from gagpo.base.progress import PLAIN_EVERY, RECENT, Meter
+from gagpo.base import progress
+from gagpo.base.progress import PLAIN_EVERY, RECENT, Meter, track
 
 
 class Clock:
@@ -43,3 +44,21 @@ def test_the_rate_is_that_of_the_last_steps_and_known_after_a_few(clock):
     assert meter.state() == "54 of 1,000 steps, 1.0/s, 16 min left"
     steps(meter, clock, 946, 1.0)
     assert meter.state() == "1,000 of 1,000 steps in 19 min"
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(30.0, 0), (70.0, 1), (130.0, 2)])
+def test_a_part_of_longer_work_prints_a_line_a_minute_and_none_at_its_end(clock, capsys, monkeypatch, seconds, lines):
+    monkeypatch.setattr(progress.time, "monotonic", clock)
+    monkeypatch.setattr(Meter.__init__, "__defaults__", (*Meter.__init__.__defaults__[:-1], clock))
+    with track("iteration 1 of 2", 10, "episodes", inner=True) as meter:
+        steps(meter, clock, 10, seconds / 10)
+    assert capsys.readouterr().err.count("iteration 1 of 2: ") == lines
+    with track("whole", 10, "episodes") as meter:
+        steps(meter, clock, 10, 1.0)
+    assert capsys.readouterr().err == "whole: 10 of 10 episodes in 10 s\n"
+
+
+def test_a_total_may_change():
+    meter = Meter("update", 4, "updates", None, PLAIN_EVERY)
+    meter.resize(3)
+    assert meter.state() == "0 of 3 updates"

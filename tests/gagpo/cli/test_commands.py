@@ -58,6 +58,7 @@ def test_a_model_of_sft_is_made_once_and_never_mistaken_for_another(inside, corr
 
 def test_training_begins_with_sft_where_the_model_is_missing(inside, corridor, tmp_path):
     changes = [f"model={tmp_path / 'new'}", "sft.steps=2", "training.iterations=0", "evaluation.before=false"]
+    changes.append("name=corridor")
     done = inside("train", corridor(), *changes, "--runs", tmp_path / "runs", "-q")
     assert done.returncode == 0, done.stderr
     assert "new does not exist: training it on demonstrations first" in done.stdout

@@ -64,6 +64,27 @@ def test_what_is_said_of_a_continued_runs_health_is_about_all_of_it(corridor, tm
     assert line == health_line(folder.metrics()) != health_line(folder.metrics()[-1:])
 
 
+@pytest.mark.parametrize(
+    ("training", "labels"),
+    [
+        ({"iterations": 4, "save_episodes_every": 3}, {"train-0001", "train-0003", "train-0004"}),
+        ({"iterations": 9, "max_turns": 1, "save_episodes_every": 3}, {"train-0001"}),
+        ({"iterations": 2, "save_episodes_every": 5}, {"train-0001", "train-0002"}),
+        ({"iterations": 2, "save_episodes_every": 0}, set()),
+    ],
+)
+def test_the_episodes_of_the_first_and_the_last_iteration_are_kept(corridor, tmp_path, training, labels):
+    config = corridor(training=training, evaluation={"splits": []})
+    folder = train_folder(config, tmp_path / "run")
+    assert {path.stem for path in (folder.path / "episodes").iterdir()} == labels
+
+
+def train_folder(config, path):
+    folder = RunFolder.create(path, load(config))
+    train(folder, quiet=True)
+    return folder
+
+
 def test_what_happens_is_told_in_order_by_kind(corridor, tmp_path):
     heard = []
     config = corridor(training={"iterations": 2}, evaluation={"every": 1, "tasks": 1})
