@@ -110,7 +110,7 @@ def table() -> Table:
         ["task groups of an iteration", *(f"{size.settings.rollout.tasks:,}" for size in columns)],
         ["sharded: weights, gradients, optimiser, reference, GB of a GPU", *(_gb(size.sharded) for size in columns)],
         ["replicated: engine's weights, GB of a GPU", *(_gb(2.0 * size.memory.shape.parameters) for size in columns)],
-        ["replicated: episodes, GB of a rank's host memory", *(_gb(size.replicated) for size in columns)],
+        ["replicated: episodes, GB of a rank's host memory", *(f"{size.replicated / GB:.2f}" for size in columns)],
         ["peak of a GPU, GB", *(_gb(size.memory.peak()[0]) for size in columns)],
         ["GPU to GPU, GB received by a GPU", *(_gb(size.plan.traffic.link) for size in columns)],
         ["network, GB received by a machine", *(_gb(size.plan.traffic.network) for size in columns)],
@@ -192,7 +192,7 @@ def measured(ranks: Ranks) -> dict[str, float]:
     updater = Updater(Networks(model), optimizer, load_algorithm("cispo"), settings, ranks)
     credit = Credit(np.linspace(-1.0, 1.0, ROWS), np.full(ROWS, RESPONSE))
     with CollectiveBytes(ranks.world_size) as counted:
-        updater.update(small_rows(300), credit, np.random.default_rng(0))
+        updater.update(small_rows(250), credit, np.random.default_rng(0))
     message = packed(make_episodes(TURNS // ranks.world_size, TURN_TOKENS, RESPONSE, 1000 * ranks.rank), {})
     messages = ranks.gathered_bytes(message) if not ranks.alone else [message]
     from_others = sum(map(len, messages)) - len(message)
