@@ -41,6 +41,7 @@ from gagpo.base.tables import Table
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 360.0  # of all stages
+PLAN_SECONDS = 600.0  # for `gagpo plan`, which takes a few where nothing else runs
 GB = 1e9
 PEAK = "peak of torch: "  # begins the line of a measured stage
 TOLERANCE = {"bfloat16": 2e-2, "float32": 1e-4}  # of FSDP2's gradient norm, relative to that of unsharded weights
@@ -141,7 +142,7 @@ class Report:
         begun = time.monotonic()
         try:
             verdict, text = "ok", stage(self.left)
-        except (StageFailed, subprocess.TimeoutExpired, OSError, ValueError, KeyError) as error:
+        except (StageFailed, OSError, ValueError, KeyError, StopIteration) as error:
             verdict, text = "failed", first_line(error, 300)
         self._add(StageResult(name, verdict, time.monotonic() - begun, text))
 
@@ -178,9 +179,12 @@ def started(words: Sequence[str], variables: dict[str, str] | None = None) -> It
 
 
 def output_of(words: Sequence[str], seconds: float, variables: dict[str, str] | None = None) -> str:
-    """The output of a command. Raises StageFailed with its last line if it fails, TimeoutExpired after ``seconds``."""
+    """The output of a command. Raises StageFailed if it fails, with its last line, or after ``seconds``."""
     with started(words, variables) as process:
-        output, _ = process.communicate(timeout=seconds)
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise StageFailed(f"took more than {seconds:.0f} s") from None
     if process.returncode:
         lines = [line for line in output.splitlines() if line.strip()] or ["no output"]
         raise StageFailed(f"exit status {process.returncode}: {lines[-1][:250]}")
@@ -194,10 +198,10 @@ def measured(words: Sequence[str], seconds: float) -> tuple[str, float]:
     return output, float(line.removeprefix(PEAK))
 
 
-def planned_peak(setup: Setup, seconds: float, *overrides: str) -> float:
+def planned_peak(setup: Setup, *overrides: str) -> float:
     """The peak in bytes that `gagpo plan` prints."""
     words = module_command("gagpo", *setup.words("plan", *overrides), "--gpu-memory", "10000", "--json")
-    return float(json.loads(output_of(words, seconds).splitlines()[-1])["peak"])
+    return float(json.loads(output_of(words, PLAN_SECONDS).splitlines()[-1])["peak"])
 
 
 def metrics_of(run: Path) -> list[dict[str, float]]:
@@ -227,15 +231,15 @@ def train(setup: Setup, seconds: float) -> str:
     rate = rows[-1]["tokens_per_second"]
     last = rows[-1]
     return (
-        f"{compared(peak, planned_peak(setup, 60.0))}; generating {last['seconds_generate']:.1f} s, update "
+        f"{compared(peak, planned_peak(setup))}; generating {last['seconds_generate']:.1f} s, update "
         f"{last['seconds_train']:.1f} s, {rate:,.0f} response tokens/s of the iteration"
     )
 
 
 def decoding(setup: Setup, seconds: float) -> str:
     """Response tokens per second of sampling alone, from the metrics of the run before."""
-    last = metrics_of(setup.runs / "gagpo")[-1]
-    tokens = last["tokens_per_second"] * last["seconds"]
+    first, last = metrics_of(setup.runs / "gagpo")[-2:]
+    tokens = (last["turns_total"] - first["turns_total"]) * last["response_tokens"]
     return f"{tokens / last['seconds_generate']:,.0f} response tokens/s, prompts included"
 
 
@@ -255,7 +259,7 @@ def lora(setup: Setup, seconds: float) -> str:
     adapter = ("lora.rank=16", "lora.base_dtype=bfloat16")
     words = setup.words("train", "name=lora", "training.iterations=1", *adapter)
     _, peak = measured([*words, "--runs", str(setup.runs)], seconds)
-    return compared(peak, planned_peak(setup, 60.0, *adapter))
+    return compared(peak, planned_peak(setup, *adapter))
 
 
 def kill_and_resume(setup: Setup, seconds: float) -> str:
