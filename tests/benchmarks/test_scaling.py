@@ -20,6 +20,6 @@ def test_two_gloo_ranks_agree_with_the_formulas():
 
 def test_a_difference_is_reported():
     result = {"ranks": 2.0, "gathered": 111.0, "gathered_expected": 100.0}
-    result |= {name: 5.0 for name in ("reduced", "reduced_expected", "episodes", "episodes_expected")}
+    result |= dict.fromkeys(("reduced", "reduced_expected", "episodes", "episodes_expected"), 5.0)
     assert not scaling.is_within([result])
     assert "+11.0%" in "\n".join(scaling.differences([result]).lines())
