@@ -106,4 +106,4 @@ docs: $(VENV)/.dev
 	$(PY) -m pytest tests/test_site.py
 
 clean:
-	rm -rf $(VENV) .venv-interop .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-interop .venv-verl .venv-vllm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -2,9 +2,9 @@
 
 ``module:Name-v0`` imports the module first, which may lie in the working directory; ``module:Class`` needs no
 registration. An installed package registers ids as entry points of ``gagpo.environments`` (``"Guess-v0" = "guess"``).
-``http://HOST:PORT`` is an environment on an OpenEnv server, ``textarena:NAME`` a game of TextArena,
-``reasoning_gym:NAME`` a family of reasoning-gym, and ``scienceworld`` is ``gagpo/ScienceWorld-v0``. An environment
-without tasks is wrapped, see :mod:`gagpo.envs.plain`.
+``http://HOST:PORT`` is an environment on an OpenEnv server (several with commas between them), ``textarena:NAME`` a
+game of TextArena, ``reasoning_gym:NAME`` a family of reasoning-gym, and ``scienceworld`` is ``gagpo/ScienceWorld-v0``.
+An environment without tasks is wrapped, see :mod:`gagpo.envs.plain`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,13 @@ def find_spec(env_id: str) -> EnvSpec:
         InvalidArgument: if the module cannot be imported.
     """
     if env_id.startswith(("http://", "https://")):
-        return _with_seeds(EnvSpec("gagpo/OpenEnv-v0", "gagpo.envs.openenv:Session", kwargs={"url": env_id}))
+        return EnvSpec(
+            "gagpo/OpenEnv-v0",
+            "gagpo.envs.openenv.env:RemoteEnv",
+            order_enforce=False,
+            disable_env_checker=True,
+            kwargs={"url": env_id},
+        )
     env_id = ALIASES.get(env_id, env_id)
     module, _, name = env_id.rpartition(":")
     try:

@@ -112,6 +112,10 @@ class TaskSet:
         hint = f"nearest: {', '.join(near)}" if near else f"the split has {len(self)} tasks"
         raise UnknownTask(f"split {self.split!r} has no task {str(task_id)[:200]!r}; {hint}")
 
+    def index_of(self, task_id: str) -> int:
+        """The position of a task in the sorted ids; UnknownTask if it is not one of them."""
+        return self._index[self[task_id].id]
+
     def require(self) -> TaskSet:
         """Return this set; raises :class:`EmptySplit` with the environment's advice if it is empty."""
         if not self._tasks:

@@ -8,12 +8,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from benchmarks import scaling
 from gagpo.algorithms import PRESETS, Algorithm, load
 from gagpo.cli.main import app
 from gagpo.credit import CREDITS
 from gagpo.settings import RunSettings
-from gagpo.settings import load as load_run
-from tests.gagpo.planning.test_recipes import SHAPES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -164,15 +163,26 @@ def test_the_tables_of_the_papers_page_are_those_of_the_stored_rows():
     assert page == tool("papers_tables").with_tables(page), "run python .ci/papers_tables.py"
 
 
-def test_the_plans_of_the_recipes_are_what_is_printed(tmp_path):
-    blocks = re.findall(r"```\n(gagpo plan [^\n]+)\n```\n```text\n(.*?)```", read(DOCS / "scale.md"), re.DOTALL)
-    assert len(blocks) == 4
-    for command, expected in blocks:
-        config, *options = command.split()[2:]
-        model = load_run(config).model
-        SHAPES[model].save_pretrained(tmp_path / model)
-        output = CliRunner().invoke(app, ["plan", config, f"model={tmp_path / model}", *options]).output
-        assert [line for line in output.splitlines() if re.match(r"tokens of|\d+ GB:", line)] == expected.splitlines()
+def test_the_plans_of_the_recipes_are_what_is_printed():
+    rows = re.findall(
+        r"^\| `(\S+)` \| \w+ of (\d+) GB.*\| (\d+\.\d of \d+\.\d) \|$", read(DOCS / "scale.md"), re.MULTILINE
+    )
+    assert len(rows) == 4
+    for config, gigabytes, expected in rows:
+        output = CliRunner().invoke(app, ["plan", config, "--gpu-memory", gigabytes]).output
+        assert f"{gigabytes} GB: fits: {expected} GB" in output
+
+
+def test_the_plan_of_a_cluster_is_what_is_printed():
+    pattern = r"```\n(gagpo plan --nodes[^\n]+)\n```\n\nThe last lines:\n\n```text\n(.*?)```"
+    command, expected = re.search(pattern, read(DOCS / "scale.md"), re.DOTALL).groups()
+    output = CliRunner().invoke(app, command.split()[1:]).output
+    assert set(expected.splitlines()) <= set(output.splitlines())
+
+
+def test_the_scaling_table_is_what_its_script_prints():
+    table = re.search(r"<!-- scaling -->\n(.*?)\n<!-- /scaling -->", read(DOCS / "scale.md"), re.DOTALL)[1]
+    assert table.splitlines() == scaling.table().markdown(), "run python -m benchmarks.scaling"
 
 
 def test_the_files_of_the_drawing_exist_and_define_what_travels_on():

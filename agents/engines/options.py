@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from gagpo.agents.engines.base import Engine
     from gagpo.agents.engines.parity import PolicyReader
+    from gagpo.agents.engines.peers import Peers
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class EngineInputs:
     memory: fraction of the device's memory, in (0, 1); None for the engine's default.
     own_weights: ``model`` changes or is sharded while the engine samples, so the engine must hold a copy.
     reader: reads the sharded policy for checks of the engine; None if ``model`` has all weights.
+    peers: the ranks that sample together, which may share servers; None if this process samples alone.
     """
 
     model: torch.nn.Module
@@ -48,6 +50,7 @@ class EngineInputs:
     memory: float | None = None
     own_weights: bool = False
     reader: PolicyReader | None = None
+    peers: Peers | None = None
 
 
 class EngineOptions(Options):

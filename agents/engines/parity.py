@@ -21,7 +21,7 @@ from gagpo.model.flat.attention import forward
 from gagpo.model.flat.packed import PackedRows
 from gagpo.model.loading import ModelError, untrained
 from gagpo.model.shape import config_of
-from gagpo.model.weights import NamedTensor, copy_tensors
+from gagpo.model.weights import NamedTensor, PolicyTensors, copy_tensors, named_tensors
 
 TOLERANCE = 1e-3  # of a log-probability, in float32
 NOISE = 2e-3  # KL of rounding alone
@@ -57,7 +57,7 @@ class PolicyReader(Protocol):
     def __call__(self, ids_T: Tensor, layout: PackedRows, keep_K: Tensor) -> Tensor:
         """Logits after the tokens at ``keep_K``."""
 
-    def tensors(self, dtype: str) -> Iterable[NamedTensor]:
+    def tensors(self, dtype: str) -> PolicyTensors:
         """The weights, gathered in ``dtype`` one by one."""
 
 
@@ -112,6 +112,12 @@ class ParityCheck:
             if parameter is not None and fits and parameter.data_ptr() != tensor.data_ptr():
                 parameter.data.copy_(tensor)
             yield name, tensor
+
+    def last_weights(self) -> Iterator[NamedTensor] | None:
+        """The weights of the last copy again, in any thread; None if they are sharded or nobody holds them any more."""
+        if self.reader is not None:
+            return None
+        return named_tensors(self._snapshot or self.model)
 
     def remember(self, requests: Sequence[Request]) -> None:
         """Use some of these prompts for the next check."""

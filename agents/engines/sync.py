@@ -9,7 +9,7 @@ import torch
 
 from gagpo.agents.engines.base import Engine
 from gagpo.model.dtypes import dtype_of
-from gagpo.model.weights import named_tensors
+from gagpo.model.weights import PolicyTensors, named_tensors
 
 
 @contextmanager
@@ -25,4 +25,7 @@ def weights_synced(engine: Engine, model: torch.nn.Module, sleep: bool = True) -
     yield
     if sleep:
         engine.wake()
-    engine.load_weights(named_tensors(model, not engine.shares_weights, dtype_of(engine.dtype)))
+    if engine.shares_weights:
+        engine.load_weights(named_tensors(model, merged=False))
+    else:
+        engine.load_weights(PolicyTensors(model, dtype_of(engine.dtype)))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from gagpo.envs.base import Kwargs
-from gagpo.envs.lookup import maker
+from gagpo.envs.lookup import find_spec, maker
 from gagpo.envs.pool.pool import WorkerPool
 from gagpo.envs.pool.slots import Pool
 
@@ -22,5 +22,6 @@ def open_pool(
     """Open the pool of ``env_id``: that of its class's ``open_pool``, or worker processes if it has no such method."""
     opener: Callable[..., Pool] | None = getattr(maker(env_id), "open_pool", None)
     if opener is not None:
-        return opener(env_kwargs or {}, memory_limit_mb, **options)
+        arguments = {**find_spec(env_id).kwargs, **(env_kwargs or {})}  # an address registers its servers
+        return opener(arguments, memory_limit_mb, **options)
     return WorkerPool(env_id, env_kwargs, workers=workers, memory_limit_mb=memory_limit_mb, **options)

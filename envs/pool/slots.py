@@ -169,11 +169,7 @@ class BasePool(Pool):
         self._require_open()
         if slot < 0:
             raise InvalidArgument(f"a slot must be a non-negative number, got {slot}")
-        previous = self._episode_by_slot.get(slot)
-        if previous:  # the same worker, which has an environment that the new episode can reuse
-            worker = previous.worker
-        else:
-            worker = min(self._workers, key=lambda worker: len(worker.episodes))
+        worker = self._choose_worker(self._episode_by_slot.get(slot))
         self.release(slot)
         episode = SlotEpisode(next(self._numbers), slot, (task, seed), worker)
         self._episode_by_slot[slot] = worker.episodes[episode.number] = episode
@@ -235,6 +231,12 @@ class BasePool(Pool):
         deadline: in ``time.monotonic``; may be infinite.
         block: wait for an answer, at most until the deadline.
         """
+
+    def _choose_worker(self, previous: SlotEpisode | None) -> Worker:
+        """The worker of a new episode. previous: the episode that the slot still holds."""
+        if previous:  # the same worker, which has an environment that the new episode can reuse
+            return previous.worker
+        return min(self._workers, key=lambda worker: len(worker.episodes))
 
     def _declares_limit(self) -> bool:
         """Whether the environment itself limits the turns of an episode."""

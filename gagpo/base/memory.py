@@ -1,12 +1,14 @@
-"""Memory of this machine: what is available, and what this process holds although it has freed it."""
+"""Memory of this machine: what is available, and what this process has freed but still holds."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from contextlib import suppress
 from pathlib import Path
 
 CONTROL_GROUP = Path("/sys/fs/cgroup")
+MEMINFO = Path("/proc/meminfo")
 
 
 def release_freed() -> None:
@@ -19,19 +21,17 @@ def release_freed() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def available_memory() -> float | None:
-    """Bytes that new processes can use without swapping, within the limit of the control group; None if unknown."""
-    available: float | None = None
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+def available_memory() -> float:
+    """Bytes that new processes can use without swapping, on this machine and within its control group."""
+    available = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+    with suppress(OSError, ValueError, IndexError):  # counts caches that can be freed; not there but on Linux
+        for line in MEMINFO.read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 available = int(line.split()[1]) * 1024.0
-    with suppress(OSError, ValueError):  # no such limit ("max")
+    with suppress(OSError, ValueError):  # no control group, or no limit ("max")
         limit = int((CONTROL_GROUP / "memory.max").read_text(encoding="ascii"))
         used = int((CONTROL_GROUP / "memory.current").read_text(encoding="ascii"))
-        cached = _reclaimable()
-        within_group = float(max(0, limit - used + cached))
-        available = within_group if available is None else min(available, within_group)
+        available = min(available, float(max(0, limit - used + _reclaimable())))
     return available
 
 

@@ -11,7 +11,8 @@ from gagpo.cli.options import Config, Json, Overrides, print_json, print_table, 
 
 if TYPE_CHECKING:
     from gagpo.base.tables import Table
-    from gagpo.planning.plan import MemoryPlan
+    from gagpo.planning.plan import ClusterPlan, MemoryPlan
+    from gagpo.settings import RunSettings
 
 
 def add_to(app: typer.Typer) -> None:
@@ -21,44 +22,93 @@ def add_to(app: typer.Typer) -> None:
     app.command()(doctor)
 
 
+CLUSTER_CONFIG = "alfworld-8x80gb"  # of a plan that names no config
+
+
 def plan(
-    config: Config,
+    config: Annotated[str | None, typer.Argument(help="A settings file (YAML), or the name of a shipped one.")] = None,
     overrides: Overrides = None,
     gpu_memory: Annotated[
         list[float] | None,
         typer.Option(min=0.1, help="Memory of a GPU in GB; repeat for several. By default this machine's."),
     ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="GPUs of each machine, one rank on each; by default `processes`.")
+    ] = None,
+    gpu: Annotated[
+        str, typer.Option(help="Whose stated rates give the time of an update: a100, h100 or l40s.")
+    ] = "h100",
     run: Annotated[Path | None, typer.Option(help="Take turns, tokens and speed from this run.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Estimate the memory, tokens, hours and disk space of a run without loading a model."""
-    from gagpo.settings import load
+    """Estimate the memory, tokens, traffic, hours and disk space of a run without loading a model."""
     from gagpo.settings.machine import require_environments
 
-    settings = load(config, overrides or [])
+    settings, cluster_size = _plan_settings(config, overrides or [], nodes, gpus)
     require_environments(settings)
-    from gagpo.planning.fitting import judge, memory_here  # torch: slow to import, so settings are checked first
-    from gagpo.planning.plan import guess_of, measured_guess, shape_of
+    # torch is slow to import, so settings are checked first
+    from gagpo.planning.agreement import require_room_for_prompts, require_trainable
+    from gagpo.planning.fitting import judge, memory_here
+    from gagpo.planning.plan import cluster_plan, guess_of, measured_guess, shape_of
     from gagpo.planning.plan import plan as make_plan
+    from gagpo.planning.rates import rates_of
+    from gagpo.planning.traffic import Cluster
     from gagpo.runs.run_folder import RunFolder
 
+    rates = rates_of(gpu)
+    require_trainable(settings)
     shape = shape_of(settings)
+    require_room_for_prompts(settings, shape)
     guess = guess_of(settings) if run is None else measured_guess(RunFolder.open(run).metrics())
+    cluster = Cluster(*cluster_size)
     here = memory_here(settings.device)
+    if here is None and gpus:
+        here = rates.gigabytes
     memories = gpu_memory or ([here] if here else [])
     memory_plan = make_plan(settings, guess, shape, memories[0] if memories else None)
     verdicts = [judge(settings, guess, memory, shape) for memory in memories]
+    cluster_result = cluster_plan(settings, memory_plan, cluster, rates) if settings.device != "cpu" else None
     print_table(_table(settings.model, memory_plan))
-    for line in _lines(memory_plan, settings.training.iterations):
+    for line in _lines(memory_plan, settings.training.iterations, cluster.gpus):
         say(line)
+    if cluster_result is not None:
+        print_table(_traffic_table(cluster_result))
+        for line in _time_lines(cluster_result):
+            say(line)
     for verdict in verdicts:
         say(f"{verdict.gigabytes:.0f} GB: {verdict.advice}")
     if not verdicts:
         say(f"device {settings.device} was not found: give a GPU's memory, for example --gpu-memory 80")
     if as_json:
-        print_json({**memory_plan.record(), "gpus": [{**vars(verdict), "fits": verdict.fits} for verdict in verdicts]})
+        record = {**memory_plan.record(), "gpus": [{**vars(verdict), "fits": verdict.fits} for verdict in verdicts]}
+        print_json(record | (cluster_result.record() if cluster_result else {}))
     if verdicts and not any(verdict.fits for verdict in verdicts):
         raise typer.Exit(1)
+
+
+def _plan_settings(
+    config: str | None, overrides: list[str], nodes: int, gpus: int | None
+) -> tuple[RunSettings, tuple[int, int]]:
+    """The settings as training resolves them, with one process for each GPU; and the machines and their GPUs.
+
+    A first argument that is an override is one: ``gagpo plan --nodes 2 --gpus 8 model=...``.
+    """
+    from gagpo.settings import SettingsError
+    from gagpo.training.launch import resolved_settings
+
+    if config is not None and "=" in config:
+        overrides = [config, *overrides]
+        config = None
+    if config is None:
+        if gpus is None:
+            raise SettingsError("name a settings file or a shipped config (`gagpo list` shows them)")
+        config = CLUSTER_CONFIG
+    settings = resolved_settings(config, overrides)
+    if gpus is None and settings.processes % nodes:
+        raise SettingsError(f"processes={settings.processes} cannot be divided over {nodes} nodes: name --gpus")
+    each = gpus or settings.processes // nodes
+    return settings.model_copy(update={"processes": nodes * each}), (nodes, each)
 
 
 def _table(model: str, memory_plan: MemoryPlan) -> Table:
@@ -78,7 +128,7 @@ def _table(model: str, memory_plan: MemoryPlan) -> Table:
     return Table(header, rows, title, words=(0, len(header) - 1), total=True)
 
 
-def _lines(memory_plan: MemoryPlan, iterations: int) -> list[str]:
+def _lines(memory_plan: MemoryPlan, iterations: int, processes: int) -> list[str]:
     from gagpo.planning.memory import GB
 
     tokens = memory_plan.tokens
@@ -90,11 +140,52 @@ def _lines(memory_plan: MemoryPlan, iterations: int) -> list[str]:
         f"{', the best one' if disk['best'] else ''} and one being written",
     ]
     if memory_plan.on_host():
-        names = ", ".join(part.name for part in memory_plan.parts if part.host)
-        lines.append(f"host: {memory_plan.on_host() / GB:.3g} GB of its memory for each process: {names}")
+        host_parts = [part for part in memory_plan.parts if part.host]
+        names = ", ".join(
+            f"{part.name} {part.bytes / GB:.3g}{' once' if part.per_machine else ''}" for part in host_parts
+        )
+        ranks = "1 process" if processes == 1 else f"{processes} processes"
+        lines.append(f"host: {memory_plan.on_host(processes) / GB:.3g} GB of a machine's memory for {ranks}: {names}")
     if memory_plan.hours is None:
         return [*lines, "hours: unknown without --run"]
     return [*lines, f"hours: {memory_plan.hours:,.3g} for {iterations} iterations"]
+
+
+def _traffic_table(cluster_plan: ClusterPlan) -> Table:
+    from gagpo.base.tables import Table
+    from gagpo.planning.memory import GB
+
+    traffic = cluster_plan.traffic
+    cluster = traffic.cluster
+    several = cluster.machines > 1
+
+    def row(name: str, link: float, network: float, file: float = 0.0) -> list[str]:
+        return [name, *(f"{number / GB:,.2f}" if number else "" for number in (link, network, file))]
+
+    rows = [
+        row("weights for the passes", traffic.gathered, traffic.gathered * several),
+        row("gradients", traffic.reduced, traffic.reduced * several),
+        row("weights for the engine", traffic.policy, traffic.policy * several, traffic.files + traffic.read),
+        row("episodes", 0.0, traffic.episodes * cluster.gpus * several, 0.0 if several else traffic.episodes),
+    ]
+    title = f"GB of an iteration: {cluster.machines} x {cluster.gpus} GPUs"
+    return Table(["", "a GPU receives", "a machine receives", "host memory"], rows, title, words=(0,))
+
+
+def _time_lines(cluster_plan: ClusterPlan) -> list[str]:
+    from gagpo.base.tables import duration
+    from gagpo.planning.rates import ARITHMETIC, MEMORY
+
+    time, rates = cluster_plan.time, cluster_plan.rates
+    return [
+        f"time of an iteration: {duration(time.total)} by the stated rates of {rates.name}: decoding "
+        f"{time.decoding:.3g} s, prompts {time.prompts:.3g} s, update {time.update:.3g} s (arithmetic "
+        f"{time.arithmetic:.3g}, links {time.links:.3g}, network {time.network:.3g}), weights to the engine "
+        f"{time.weights:.3g} s, episodes {time.episodes:.2g} s",
+        f"bound by: {time.bottleneck()}",
+        f"rates: {rates.flops / 1e12:.0f} TFLOP/s x {ARITHMETIC}, memory {rates.memory / 1e12:.3g} TB/s x {MEMORY}, "
+        f"links {rates.link / 1e9:.0f} GB/s, network {rates.network / 1e9:.0f} GB/s of a machine; no environments",
+    ]
 
 
 def profile(

@@ -8,8 +8,8 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from gagpo.base.background import Background, JobTimeout
 from gagpo.base.rank import MASTER_ADDR, MASTER_PORT, WORLD_SIZE
-from gagpo.distributed.background import Background, JobTimeout
 from gagpo.distributed.errors import RankLost
 
 MEETING_SECONDS = 600.0

@@ -14,8 +14,8 @@ from typing import TypeVar
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from gagpo.base.background import Background, JobTimeout
 from gagpo.base.errors import GagpoError
-from gagpo.distributed.background import Background, JobTimeout
 from gagpo.distributed.environment import LOST, PARENT
 from gagpo.distributed.errors import RankFailed
 

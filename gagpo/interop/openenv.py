@@ -1,13 +1,16 @@
 """Any environment as an OpenEnv server.
 
 An observation holds only ``text``, because clients paste the whole observation into the prompt. ``metadata`` holds
-``truncated``, ``success``, ``valid``, and after a reset ``split`` and ``index``. State keys, experts and other entries
-of ``info`` are not sent.
+``truncated``, ``success``, ``valid``, and after a reset ``split`` and ``index``. A reset with ``training=True`` adds
+what a trainer needs and no agent may read: the key of the state, hashed, and the task's id. Experts and other entries
+of ``info`` are never sent. The tasks of a split are listed by OpenEnv's Task API, and ``GET /gagpo`` describes the
+environment to :class:`gagpo.envs.openenv.env.RemoteEnv`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import socket
 import time
@@ -32,9 +35,11 @@ from gagpo.base.origin import LOOPBACK
 from gagpo.envs.pool import Event
 from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 from gagpo.envs.tasks import Task, TaskSet
+from gagpo.envs.tools import tools_of
 from gagpo.interop.games import Kwargs, opened
 
 LARGEST = 1 << 20  # bytes of a message
+KEY_BYTES = 16  # of a hashed state key: two of 10^9 states are equal by chance once in 10^20 servers
 IDLE_SECONDS = 600.0  # after which an unused session ends
 
 
@@ -95,8 +100,14 @@ class OpenEnvEnvironment:
             raise InvalidArgument("a server does not offer an expert: leave out the argument expert")
         with opened(env_id, arguments) as env:
             self.tasks = {split: env.tasks(split) for split in getattr(env, "splits", ("train", "test"))}
-            about = getattr(env, "instructions", "") or (type(env).__doc__ or "").strip().partition("\n\n")[0]
+            instructions = str(getattr(env, "instructions", ""))
+            about = instructions or (type(env).__doc__ or "").strip().partition("\n\n")[0]
             self.split = getattr(env, "split", next(iter(self.tasks)))
+            self.facts = {
+                "instructions": instructions,
+                "multiline": bool(getattr(env, "multiline", False)),
+                "tools": [tool.spec["function"] for tool in tools_of(env)],
+            }
         self.name = short_name(env_id)
         self.description = about
         self.admissible = admissible
@@ -130,6 +141,7 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         self.until = time.monotonic() + env.session_timeout
         self._state = State(episode_id=None, step_count=0)
         self._is_closed = False
+        self._for_training = False
 
     async def reset_async(
         self,
@@ -138,20 +150,28 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         split: str | None = None,
         index: int | None = None,
         task: str | None = None,
+        training: bool = False,
         **extra_arguments: object,
     ) -> TextObservation:
-        """Start the ``index``-th task of ``split``, or ``task`` by its id; without either, ``seed`` draws one."""
+        """Start the ``index``-th task of ``split``, or ``task`` by its id; without either, ``seed`` draws one.
+
+        training: add the state's key to the metadata of this episode.
+        """
         if extra_arguments:
             raise SessionError(
-                422, f"unknown reset argument {min(extra_arguments)[:80]!r}; known: seed, split, index, task"
+                422, f"unknown reset argument {min(extra_arguments)[:80]!r}; known: seed, split, index, task, training"
             )
+        if type(training) is not bool:
+            raise SessionError(422, "training must be true or false")
         if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
             raise SessionError(422, "seed must be a whole number from 0 to 2^63 - 1")
         tasks = self.env.of(self.env.split if split is None else split)
         selected = self._choose(tasks, seed, index, task)
         event = await self._ask("reset", selected.id, seed)
+        self._for_training = training
         self._state = State(episode_id=None if episode_id is None else str(episode_id)[:255], step_count=0)
-        return self._observation(event, {"split": tasks.split, "index": tasks.ids.index(selected.id)})
+        place = {"split": tasks.split, "index": tasks.index_of(selected.id)}
+        return self._observation(event, {**place, "task": selected.id} if training else place)
 
     async def step_async(
         self, action: TextAction, timeout_s: float | None = None, **extra_arguments: object
@@ -174,6 +194,28 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
     def close(self) -> None:
         self._is_closed = True
         self.env.pool.release(self.slot)
+
+    # OpenEnv's Task API, which asks a new session for each request
+
+    def list_splits(self) -> list[str]:
+        return list(self.env.tasks)
+
+    def num_tasks(self, split: str) -> int:
+        return len(self.env.of(split))
+
+    def list_tasks(self, split: str) -> list[dict[str, object]]:
+        return self.get_task_range(split)
+
+    def get_task(self, split: str, index: int) -> dict[str, object]:
+        """Raises IndexError outside the split, which OpenEnv reports as 400."""
+        tasks = self.env.of(split)
+        if not 0 <= index < len(tasks):
+            raise IndexError(index)
+        return _listed(tasks[tasks.ids[index]], index)
+
+    def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, object]]:
+        rows = [_listed(task, index) for index, task in enumerate(self.env.of(split))]
+        return rows[start:stop]
 
     def get_metadata(self) -> EnvironmentMetadata:
         return EnvironmentMetadata(name=self.env.name, description=self.env.description, version="1")
@@ -219,12 +261,28 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
                 "truncated": event.truncated,
                 "success": bool(event.info.get("success")),
                 "valid": bool(event.info.get("valid")),
+                **(_training_facts(event.info) if self._for_training else {}),
                 **metadata,
             },
         )
         if not self.env.admissible:
             return observation
         return TextAndActions(**vars(observation), admissible_actions=event.info.get("admissible_actions"))
+
+
+def _listed(task: Task, index: int) -> dict[str, object]:
+    """A task as the Task API lists it. Its source, which may be a path or a solution, stays here."""
+    return {"id": task.id, "index": index, "type": task.type, "digest": task.digest, "level": task.level}
+
+
+def _training_facts(info: Mapping[str, Any]) -> dict[str, str]:
+    """The state's key, hashed because it may spell out what the agent has to find, and the agent's parsed answer."""
+    facts = {}
+    if info.get("state") is not None:
+        facts["state"] = hashlib.blake2b(str(info["state"]).encode(), digest_size=KEY_BYTES).hexdigest()
+    if isinstance(info.get("answer"), str):
+        facts["answer"] = info["answer"]
+    return facts
 
 
 async def _explain(request: Request, error: Exception) -> JSONResponse:
@@ -269,6 +327,7 @@ def serve(
                 env_name=env.name,
                 concurrency_config=ConcurrencyConfig(max_concurrent_envs=max_sessions, session_timeout=IDLE_SECONDS),
             )
+            app.add_api_route("/gagpo", lambda: env.facts, methods=["GET"])
             app.add_exception_handler(RequestValidationError, _explain)
             app.add_exception_handler(PydanticSerializationError, _not_repeated)
             app.add_middleware(LimitBody, max_bytes=LARGEST)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -224,27 +224,66 @@ def adapter_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     }
 
 
+@dataclass(frozen=True)
+class AdapterForm:
+    """An adapter without its numbers.
+
+    targets: names of the adapted layers.
+    fan_in_fan_out: whether the layers hold their matrices transposed, as GPT-2's do.
+    shapes: of the tensors, by their names in peft's files.
+    """
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...]
+    fan_in_fan_out: bool
+    shapes: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, model: Any) -> AdapterForm | None:
+        """The form of a model's adapter; None without one."""
+        if not is_adapted(model):
+            return None
+        config = model.peft_config[_NAME]
+        shapes = {name: tuple(parameter.shape) for name, parameter in adapter_parameters(model).items()}
+        return cls(config.r, config.lora_alpha, tuple(config.target_modules), config.fan_in_fan_out, shapes)
+
+    def write_config(self, folder: Path, targets: Sequence[str], base: Base | None = None) -> None:
+        """Write peft's config of the adapter, with its keys always in the same order."""
+        record = {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": base and base.model,
+            "revision": base and base.revision,
+            "r": self.rank,
+            "lora_alpha": self.alpha,
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": self.fan_in_fan_out,
+            "target_modules": list(targets),
+            "inference_mode": True,
+        }
+        (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+    def write_for_engine(self, folder: Path, tensors: Mapping[str, Tensor]) -> None:
+        """Write an adapter that an engine loads next to a base that it holds already.
+
+        Engines compare the last part of a layer's name with the targets; the tensors say which layers have an adapter.
+        """
+        self.write_config(folder, sorted({target.rpartition(".")[2] for target in self.targets}))
+        content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(content, str(folder / WEIGHTS), metadata={"format": "pt"})
+
+
 def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None = None) -> None:
     """Write the adapter as peft does, and ``base.json`` with the model that it belongs to.
 
     tensors: written instead of the parameters, by the names of :func:`adapter_parameters`.
     """
+    form = AdapterForm.of(model)
+    assert form is not None
     folder.mkdir(parents=True, exist_ok=True)
-    config = model.peft_config[_NAME]
-    record = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base.model,
-        "revision": base.revision,
-        "r": config.r,
-        "lora_alpha": config.lora_alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": config.fan_in_fan_out,
-        "target_modules": sorted(config.target_modules),
-        "inference_mode": True,
-    }
-    (folder / CONFIG).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    form.write_config(folder, sorted(form.targets), base)
     (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
     if tensors is None:
         tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in adapter_parameters(model).items()}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -26,7 +26,7 @@ from gagpo.model.adapters import merge
 from gagpo.model.dtypes import dtype_of
 from gagpo.model.flat.attention import backbone_of, forward
 from gagpo.model.flat.packed import PackedRows
-from gagpo.model.weights import named_tensors
+from gagpo.model.weights import PolicyTensors
 
 T = TypeVar("T")
 
@@ -134,8 +134,8 @@ class ShardedReader:
         with torch.no_grad(), half:
             return with_gathered_weights(self._model, lambda: forward(self._model, ids_T, layout, keep_K))
 
-    def tensors(self, dtype: str) -> Iterator[tuple[str, Tensor]]:
-        return named_tensors(self._model, dtype=dtype_of(dtype))
+    def tensors(self, dtype: str) -> PolicyTensors:
+        return PolicyTensors(self._model, dtype_of(dtype))
 
 
 def local_parts(tensors: Iterable[tuple[str, Tensor]], mesh: DeviceMesh | None) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from gagpo.base.errors import GagpoError
-from gagpo.model.adapters import merged_tensors
+from gagpo.model.adapters import AdapterForm, adapter_parameters, base_tensors, merged_tensors
 
 NamedTensor = tuple[str, Tensor]
 
@@ -31,6 +31,38 @@ def named_tensors(
     named = merged_tensors(model) if merged else model.named_parameters()
     for name, tensor in named:
         yield name, gather(tensor.detach(), dtype)
+
+
+class PolicyTensors:
+    """The weights of a policy in training, for :meth:`Engine.load_weights`; iterating gives :func:`named_tensors`.
+
+    An engine that holds the weights below an adapter may read the adapter alone. Each method gathers sharded weights
+    one by one, so all ranks must read the same ones together.
+
+    dtype: of gathered weights, by default their own.
+    """
+
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None):
+        self._model = model
+        self._dtype = dtype
+
+    def __iter__(self) -> Iterator[NamedTensor]:
+        return named_tensors(self._model, dtype=self._dtype)
+
+    @property
+    def adapter_form(self) -> AdapterForm | None:
+        """The adapter without its numbers; None if the policy has none."""
+        return AdapterForm.of(self._model)
+
+    def base(self) -> Iterator[NamedTensor]:
+        """The weights below the adapter, by the names of :func:`named_tensors`."""
+        for name, tensor in base_tensors(self._model):
+            yield name, gather(tensor, self._dtype)
+
+    def adapter(self) -> Iterator[NamedTensor]:
+        """The adapter's tensors, by their names in peft's files."""
+        for name, tensor in adapter_parameters(self._model).items():
+            yield name, gather(tensor.detach())
 
 
 def checked(tensors: Iterable[NamedTensor], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[NamedTensor]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import re
 import resource
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +28,7 @@ from gagpo.agents.setup import make_engine
 from gagpo.algorithms import load as load_algorithm
 from gagpo.base.cores import available_cores
 from gagpo.base.errors import GagpoError, InvalidArgument, first_line
+from gagpo.base.memory import available_memory
 from gagpo.credit import Credit
 from gagpo.data import Row
 from gagpo.distributed.ranks import Ranks
@@ -48,8 +47,6 @@ Verdict = Literal["failed", "warning", "ok"]
 WORST_FIRST: tuple[Verdict, ...] = ("failed", "warning", "ok")
 
 CHECK_SECONDS = 300.0
-MEMINFO = Path("/proc/meminfo")
-MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 SHARED = Path("/dev/shm")
 HOST_GB = {True: 16.0, False: 1.0}  # memory per process, with and without a GPU
 SHARED_GB, FILES = 1.0, 4096
@@ -188,18 +185,6 @@ def check_host(machine: Machine) -> Finding:
             f"only {cores} of {all_cores} cores are available: train with threads={max(1, cores // processes)}"
         )
     return judged(summary, values, problems, "warning")
-
-
-def available_memory() -> float:
-    """Free memory in bytes, of the machine or its control group."""
-    available = re.search(r"^MemAvailable:\s+(\d+) kB", MEMINFO.read_text(encoding="ascii"), re.MULTILINE)
-    if available:
-        free = float(available[1]) * 1024
-    else:
-        free = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
-    with suppress(OSError, ValueError):  # not there, or "max"
-        free = min(free, float(MEMORY_LIMIT.read_text(encoding="ascii")))
-    return free
 
 
 def check_disk(machine: Machine) -> Finding:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gagpo.agents.engines.remote.weight_folder import weight_files
 from gagpo.model.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
 from gagpo.model.logprobs import chunk_tokens
 from gagpo.model.shape import Shape
@@ -30,6 +31,7 @@ class Part:
     phases: the phases of an iteration in which it is allocated.
     note: its contents, for the table.
     host: in host memory, not on the GPU.
+    per_machine: once on each machine; else in each process.
     """
 
     name: str
@@ -37,6 +39,12 @@ class Part:
     phases: tuple[str, ...]
     note: str = ""
     host: bool = False
+    per_machine: bool = False
+
+
+def sharded_note(settings: RunSettings) -> str:
+    """Appended to the note of a part that is divided by the ranks."""
+    return f"; 1 of {settings.processes} parts" if settings.processes > 1 else ""
 
 
 def peak(parts: Sequence[Part]) -> tuple[float, str]:
@@ -53,7 +61,7 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     adapted = adapter(settings, shape)
     count = adapted or shape.parameters  # of the trained parameters
     frozen, base_format = base_bytes(settings, shape)
-    sharded = f"; 1 of {ranks} parts" if ranks > 1 else ""
+    sharded = sharded_note(settings)
     parts = [
         Part("weights", (frozen + 4 * adapted) / ranks, PHASES, base_format + sharded),
         Part("gradients", 4 * count / ranks, ("loss", "backward", "step"), "float32; freed after each step" + sharded),
@@ -178,6 +186,21 @@ def _sending(settings: RunSettings, largest: int) -> list[Part]:
     if settings.device == "cpu" or not settings.engine.options.serves:
         return []
     return [Part("a weight in transfer", 4 * largest, ("sampling",), "the largest weight, whole")]
+
+
+def file_parts(settings: RunSettings, shape: Shape) -> list[Part]:
+    """Files in ``/dev/shm`` through which weights pass to servers: once on each machine."""
+    options = settings.engine.options
+    if not options.serves:
+        return []
+    adapted = adapter(settings, shape)
+    files = weight_files(_size(settings.engine.dtype) * shape.parameters, 4 * adapted if adapted else None)
+    if getattr(options, "folder", None) is not None:
+        return []  # a disk, as far as the settings show
+    note = "for the servers, in /dev/shm, or on a disk if it has no room"
+    # With an adapter, only the first update brings the weights below it.
+    on_host = settings.device != "cpu"
+    return [Part("weight files", files.first_bytes, ("sampling",), note, host=on_host, per_machine=True)]
 
 
 def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, turns: float) -> list[Part]:

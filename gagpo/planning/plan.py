@@ -18,7 +18,22 @@ from gagpo.base.errors import GagpoError, InvalidArgument, first_line
 from gagpo.model import pretrained
 from gagpo.model.loading import ModelError, load_tokenizer
 from gagpo.model.shape import Shape, sizes
-from gagpo.planning.memory import MOMENTS, PHASES, Part, adapter, engine_parts, peak, state_parts, update_parts
+from gagpo.planning.known_shapes import known_config
+from gagpo.planning.memory import (
+    MOMENTS,
+    PHASES,
+    Part,
+    adapter,
+    engine_parts,
+    file_parts,
+    peak,
+    sharded_note,
+    state_parts,
+    update_parts,
+)
+from gagpo.planning.rates import Rates
+from gagpo.planning.traffic import Cluster, Traffic, experience_bytes, passes_of, traffic_of
+from gagpo.planning.update_time import UpdateTime, Workload, time_of
 from gagpo.settings import EnvironmentSettings, RunEnvironment, RunSettings
 from gagpo.settings.derived import model_or_base
 from gagpo.sft.small_model import config, shape_for
@@ -109,7 +124,8 @@ class MemoryPlan:
 
     shape: sizes of the model.
     parts: of the memory.
-    tokens: of an iteration: sampled (``guess`` and upper bound ``most``), ``trained_on``, and of one ``row``.
+    tokens: of an iteration: sampled (``guess`` and upper bound ``most``), ``trained_on``, and of one ``row``; also its
+        ``turns``, and the bytes of its ``experience`` in a message.
     hours: of the whole run; None if the speed is unknown.
     disk: bytes of a ``checkpoint``, and ``most`` of all; number of checkpoints that are kept (``keep``, ``best``).
     """
@@ -124,9 +140,10 @@ class MemoryPlan:
         """Peak bytes on the device, and the phase of the peak."""
         return peak(self.parts)
 
-    def on_host(self) -> float:
-        """Bytes that a process holds in host memory."""
-        return sum(part.bytes for part in self.parts if part.host)
+    def on_host(self, processes: int = 1) -> float:
+        """Bytes in the host memory of a machine with so many ranks of this run."""
+        host_parts = [part for part in self.parts if part.host]
+        return sum(part.bytes * (1 if part.per_machine else processes) for part in host_parts)
 
     def record(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -163,6 +180,8 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
         )
         return model_config
     except (OSError, ValueError, KeyError) as error:
+        if (known := known_config(name)) is not None:
+            return known
         if folder.exists() or name.startswith(os.sep):
             raise ModelError(f"the config of {name} cannot be read: {first_line(error)}") from None
         raise ModelError(
@@ -189,6 +208,8 @@ def plan(
         "trained_on": episodes * row * (1.0 if settings.context.history == "full" else usual_turns),
         "row": float(row),
     }
+    tokens["turns"] = episodes * usual_turns
+    tokens["experience"] = _experience(settings, guess, tokens)
     rate = guess.tokens_per_second
     hours = sampled * settings.training.iterations / rate / 3600 if rate else None
     trained = adapter(settings, shape) or shape.parameters
@@ -201,7 +222,45 @@ def plan(
         *state_parts(settings, shape),
         *engine_parts(settings, shape, row, gigabytes),
         *update_parts(settings, shape, row, guess.prompt, usual_turns),
-        Part("checkpoint", states, PHASES, "a copy, written in the background", host=settings.device != "cpu"),
+        *file_parts(settings, shape),
+        Part(
+            "checkpoint",
+            states / settings.processes,
+            PHASES,
+            "a copy, written in the background" + sharded_note(settings),
+            host=settings.device != "cpu",
+        ),
         Part("program", PROGRAM, PHASES, "Python and its libraries", host=settings.device != "cpu"),
     ]
     return MemoryPlan(shape, parts, tokens, hours, disk)
+
+
+def _experience(settings: RunSettings, guess: Guess, tokens: Mapping[str, float]) -> float:
+    """Bytes of all episodes of an iteration in a message."""
+    _, response = guess.usual(settings)
+    ids = guess.prompt + response if settings.context.history == "full" else tokens["row"]
+    return experience_bytes(tokens["turns"], ids, response)
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """What an iteration moves over the links of a cluster, and how long it takes by stated rates."""
+
+    traffic: Traffic
+    time: UpdateTime
+    rates: Rates
+
+    def record(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        traffic = {**asdict(self.traffic), "link": self.traffic.link, "network": self.traffic.network}
+        seconds = {**asdict(self.time), "total": self.time.total, "bottleneck": self.time.bottleneck()}
+        return {"traffic": traffic, "seconds": seconds, "rates": asdict(self.rates)}
+
+
+def cluster_plan(settings: RunSettings, memory_plan: MemoryPlan, cluster: Cluster, rates: Rates) -> ClusterPlan:
+    """Traffic and time of an iteration of ``memory_plan`` on ``cluster``, whose ranks ``settings.processes`` counts."""
+    tokens = memory_plan.tokens
+    passes = passes_of(settings, tokens["trained_on"])
+    traffic = traffic_of(settings, memory_plan.shape, cluster, passes, tokens["experience"])
+    work = Workload(tokens["guess"], tokens["trained_on"], tokens["row"])
+    return ClusterPlan(traffic, time_of(settings, memory_plan.shape, rates, work, passes, traffic), rates)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gagpo.base import durable, manifest
+from gagpo.base.background import Background
 from gagpo.base.errors import GagpoError
 from gagpo.distributed import states
-from gagpo.distributed.background import Background
 from gagpo.distributed.errors import RankFailed, RankLost
 from gagpo.distributed.ranks import Ranks
 

@@ -133,9 +133,7 @@ def capacity_here(settings: Sequence[RunSettings], jobs: int | None) -> Capacity
     gpus = _free_gpu_memory() if uses_gpu else []
     if uses_gpu and not gpus:
         raise SettingsError("device 'cuda' cannot be used here (torch finds no GPU); set device=cpu")
-    free = available_memory()
-    memory = USABLE * free if free is not None else float("inf")
-    return Capacity(available_cores(), memory, gpus, jobs)
+    return Capacity(available_cores(), USABLE * available_memory(), gpus, jobs)
 
 
 def _free_gpu_memory() -> list[float]:

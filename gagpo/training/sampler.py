@@ -116,6 +116,7 @@ def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module
         memory=chosen.gpu_memory_utilization,
         own_weights=own_weights,
         reader=reader,
+        peers=None if ranks.alone else ranks,
     )
     if own_weights and engine.shares_weights:
         why, remedy = "rollout.ahead samples during updates", "rollout.ahead=0"

@@ -100,19 +100,24 @@ class _Answer(_AnswerPart):
 
 
 class Client:
-    """The server at ``url``, for use in one event loop. deadline: seconds for a response, including queueing."""
+    """The server at ``url``, for use in one event loop.
+
+    deadline: seconds for a response, including queueing.
+    adapter: name of the LoRA adapter to sample with; None for the server's weights alone.
+    """
 
     generating = "/inference/v1/generate"
 
     def __init__(self, url: str, deadline: float):
         self.url = url.rstrip("/")
         self.deadline = deadline
+        self.adapter: str | None = None
         self._http = open_http(proxies=False)
 
     async def generate(self, request: Request, sampling: Sampling, model: ServedModel) -> Response:
         """Ask for one response. Raises: ReplicaError."""
         max_tokens = sampling.limit(request)
-        body = _request_body(request, sampling, model)
+        body = _request_body(request, sampling, model, self.adapter)
         max_bytes = ANSWER_BYTES + TOKEN_BYTES * max_tokens
         answer = await self._send("POST", self.generating, body, self.deadline, max_bytes)
         return parse(answer, max_tokens, model)
@@ -168,9 +173,9 @@ def _hashed(seed: int) -> int:
     return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _request_body(request: Request, sampling: Sampling, model: ServedModel) -> bytes:
+def _request_body(request: Request, sampling: Sampling, model: ServedModel, adapter: str | None) -> bytes:
     """The JSON body of a request for a response: token ids in both directions, so that nothing is encoded twice."""
-    body = {
+    body: dict[str, object] = {
         "token_ids": request.prompt_ids.tolist(),
         "cache_salt": model.version,
         "sampling_params": {
@@ -183,6 +188,8 @@ def _request_body(request: Request, sampling: Sampling, model: ServedModel) -> b
             "detokenize": False,
         },
     }
+    if adapter is not None:
+        body["model"] = adapter
     return json.dumps(body).encode()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import tempfile
@@ -17,23 +18,32 @@ from typing import TYPE_CHECKING
 from gagpo.agents.engines.base import Finished, ModelEngine, Request, Response, Sampling, release_memory
 from gagpo.agents.engines.options import EngineInputs
 from gagpo.agents.engines.parity import LogprobGap, ParityCheck
-from gagpo.agents.engines.remote.client import ReplicaError, ServedModel, temperature_of
-from gagpo.agents.engines.remote.placement import servers_of
-from gagpo.agents.engines.remote.replicas import Replica, ReplicaRouter, ReplicasLost
+from gagpo.agents.engines.peers import NoPeers, Peers, first_on_machine
+from gagpo.agents.engines.remote.adapter_transfer import AdapterTransfer, max_rank
+from gagpo.agents.engines.remote.client import Client, ReplicaError, ServedModel, temperature_of
+from gagpo.agents.engines.remote.placement import ServerShare, is_local, share_of, share_of_started
+from gagpo.agents.engines.remote.replicas import NEW, Replica, ReplicaRouter, ReplicasLost
 from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedServers, plan_servers
-from gagpo.agents.engines.remote.transfer import FileTransfer
+from gagpo.agents.engines.remote.transfer import FileTransfer, Transfer, at_all
+from gagpo.agents.engines.remote.weight_folder import WeightFolder, parent_of_files
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.rank import Rank
-from gagpo.model.dtypes import name_of
+from gagpo.base.tables import ascii_only
+from gagpo.model.adapters import base_tensors
+from gagpo.model.dtypes import dtype_of, name_of
+from gagpo.model.loading import ModelError
 from gagpo.model.shape import config_of
-from gagpo.model.weights import NamedTensor, named_tensors
+from gagpo.model.weights import NamedTensor, PolicyTensors
 
 if TYPE_CHECKING:
     from gagpo.agents.engines.remote.options import VLLMOptions
 
+LOG = logging.getLogger("gagpo")
+
 RESTARTS = 10  # in an hour, of servers that the engine started
 
 SLEEP = "/sleep?level=2"  # drops the weights
+SLEEP_KEEPING = "/sleep?level=1"  # keeps them in the host's memory
 WAKE_WEIGHTS = "/wake_up?tags=weights"
 WAKE_CACHE = "/wake_up?tags=kv_cache"
 
@@ -44,9 +54,9 @@ class VLLMServerEngine(ModelEngine):
     Weights, prompt, sampling and seed determine a response up to rounding, whichever server gives it.
 
     inputs: the model and how to sample from it.
-    options: which servers; several trainer ranks share existing ones.
+    options: which servers, and how many.
     start_server: makes a server that the engine starts.
-    rank: of this process, by default from torchrun's variables.
+    rank: of this process, for its GPUs; by default that of the peers, or from torchrun's variables.
 
     Raises: InvalidArgument if options and ranks do not fit together.
     """
@@ -62,28 +72,26 @@ class VLLMServerEngine(ModelEngine):
         dtype = inputs.dtype or name_of(next(inputs.model.parameters()).dtype)
         super().__init__(inputs.model, inputs.tokenizer, inputs.max_length or options.max_length, dtype)
         self.options = options
-        self.rank = rank or Rank.of(os.environ)
+        self.peers: Peers = inputs.peers or NoPeers()
+        self.rank = rank or (Rank.of(os.environ) if inputs.peers is None else _rank_of(inputs.peers))
         self._reader = inputs.reader
+        self._own_weights = inputs.own_weights
         if self._reader is not None:
             self.device = self._reader.device  # the model itself may be on the device meta
         self.placement = options.placement or "separate"
         if options.is_colocated(self.device.type):
             self.placement = "colocated"
         self._vocab_size = len(self.model.get_input_embeddings().weight)  # type: ignore[operator, arg-type]
-        self._urls: list[str] = []
-        self._plans: list[ServerPlan] = []
-        if options.urls:
-            self._urls = servers_of(options.urls, self.rank)
-        else:
-            self._plans = self._planned(inputs.memory)
+        self._plans = [] if options.urls else self._planned(inputs.memory)
         self._start_server = start_server
         self._parity = ParityCheck(self.model, self.dtype, self.max_length, self._reader)
-        self._run_id = secrets.token_hex(4)  # tells our weights from those that an earlier trainer sent to a server
+        self._run_id = ""  # tells our weights from those that an earlier trainer sent to a server
         self._updates = 0
         self._gaps: dict[int, LogprobGap] = {}
         self._caches_freed = False  # from sleep until the servers' caches are allocated again
         self._sync_seconds = 0.0
         self._servers = StartedServers(RESTARTS, options.start_timeout)
+        self._share = ServerShare((), (), ())
         self._started: ReplicaRouter | None = None
         self._closing: list[Callable[[], None]] = []  # what start opened, in order
         self._close = weakref.finalize(self, _close_all, self._closing)  # also at the end of the process
@@ -100,6 +108,11 @@ class VLLMServerEngine(ModelEngine):
         )
         return plan_servers(plan, self.options, self.placement, self.device, self.rank)
 
+    @property
+    def _policy(self) -> PolicyTensors:
+        """The weights of the policy."""
+        return self._reader.tensors(self.dtype) if self._reader else PolicyTensors(self.model)
+
     def start(self) -> None:
         """Start the servers, or connect to those that exist, and send them the weights of the model.
 
@@ -109,37 +122,98 @@ class VLLMServerEngine(ModelEngine):
         """
         if self._started is not None:
             return
-        options = self.options
         try:
-            temporary = tempfile.TemporaryDirectory(prefix="gagpo-weights-")
+            temporary = tempfile.TemporaryDirectory(prefix="gagpo-servers-")
             self._closing += [temporary.cleanup, self._servers.close]
-            self._transfer = FileTransfer(self.model, self.dtype, Path(options.folder or temporary.name))
-            self._closing.append(self._transfer.close)
             if self._plans:
-                self._start_servers(Path(temporary.name) / "config", Path(options.logs or temporary.name))
+                self._start_servers(Path(temporary.name) / "config", Path(self.options.logs or temporary.name))
+            urls = self._all_servers()
             router = ReplicaRouter(
-                self._urls,
-                deadline=options.timeout,
-                health_timeout=options.health_timeout,
-                recover=self._recover if self._plans else None,
+                {number: urls[number] for number in (*self._share.home, *self._share.reserve)},
+                reserve=self._share.reserve,
+                deadline=self.options.timeout,
+                health_timeout=self.options.health_timeout,
+                recover=self._recover if self._plans and self.peers.world_size == 1 else None,
             )
             self._closing.append(router.close)
             router.start()
+            self._transfer = self._make_transfer(urls, router)
+            self._closing.append(self._transfer.close)
             self._started = router
-            self.load_weights(self._reader.tensors(self.dtype) if self._reader else named_tensors(self.model))
+            weights: Iterable[NamedTensor] = self._policy
+            if self._model_changes:
+                # Servers that are started again need these weights.
+                weights = [(name, tensor.clone()) for name, tensor in weights]
+            self.load_weights(weights)
         except BaseException:
             self.close()
             raise
 
     def _start_servers(self, config_folder: Path, logs: Path) -> None:
-        """Start all planned servers at once and wait until they are ready; a start takes minutes."""
+        """Start all planned servers at once and wait until they are ready; a start takes minutes.
+
+        If vLLM cannot load adapters of the model's family, they are started again without, and adapters are merged.
+        """
         config_of(self.model).save_pretrained(str(config_folder))
-        servers = []
-        for number, plan in enumerate(self._plans):
-            log = logs / f"server-{self.rank.rank}-{number}.log"
-            servers.append(self._start_server(replace(plan, folder=str(config_folder)), log))
-        self._servers.start(servers)
-        self._urls = [server.url for server in servers]
+        form = self._policy.adapter_form
+        plans = [replace(plan, folder=str(config_folder)) for plan in self._plans]
+        lora_rank = None if form is None or self._model_changes else max_rank(form.rank)
+        try:
+            self._start_planned([replace(plan, max_lora_rank=lora_rank) for plan in plans], logs)
+        except ModelError as error:
+            if lora_rank is None or "lora" not in str(error).lower():
+                raise
+            LOG.warning("the vLLM servers get the adapter merged into all weights: %s", ascii_only(str(error))[:300])
+            self._start_planned(plans, logs)
+
+    @property
+    def _model_changes(self) -> bool:
+        """Whether the model is trained while the engine samples, so that updates bring copies of all weights."""
+        trained = any(parameter.requires_grad for parameter in self.model.parameters())
+        return self._own_weights and self._reader is None and trained
+
+    def _start_planned(self, plans: Sequence[ServerPlan], logs: Path) -> None:
+        files = (logs / f"server-{self.rank.rank}-{number}.log" for number in range(len(plans)))
+        self._servers.start(map(self._start_server, plans, files))
+
+    def _all_servers(self) -> list[str]:
+        """The addresses of all servers that this rank may use, in the order of their numbers; sets its share."""
+        started = [server.url for server in self._servers.all]
+        run_ids, urls_of_ranks = zip(*self.peers.gathered([secrets.token_hex(4), started]), strict=True)
+        self._run_id = run_ids[0]
+        if self.options.urls:
+            self._share = share_of(len(self.options.urls), self.peers)
+            return list(self.options.urls)
+        first = first_on_machine(self.peers)
+        urls_here = urls_of_ranks[first : first + self.peers.local_world_size]
+        self._share = share_of_started([len(urls) for urls in urls_here], self.peers)
+        return [url for urls in urls_here for url in urls]
+
+    def _make_transfer(self, urls: Sequence[str], router: ReplicaRouter) -> Transfer:
+        """How weights get to the servers that this rank updates."""
+        form = None if self._model_changes else self._policy.adapter_form
+        path: Path | None = None
+        if self.peers.local == 0:
+            folder = self._make_folder(urls)
+            self._closing.append(folder.close)
+            path = folder.path
+        files = FileTransfer(self.model, self.dtype, path, self.peers, router.run, router.deadline)
+        if form is None or max_rank(form.rank) is None:
+            return files
+        return AdapterTransfer(form, files, path, self.peers, router.run, router.deadline)
+
+    def _make_folder(self, urls: Sequence[str]) -> WeightFolder:
+        """The folder for the files of this machine. Raises: InvalidArgument if a server cannot see it."""
+        if self.options.folder is not None:
+            return WeightFolder(Path(self.options.folder), readable=True)
+        remote = next((url for url in urls if not is_local(url)), None)
+        if remote is not None:
+            raise InvalidArgument(
+                f"the server {remote} is on another machine: set engine.options.folder to a folder that it and this "
+                "machine see under the same path"
+            )
+        size = sum(parameter.numel() for _, parameter in base_tensors(self.model)) * dtype_of(self.dtype).itemsize
+        return WeightFolder(parent_of_files(size))
 
     @property
     def _router(self) -> ReplicaRouter:
@@ -180,7 +254,8 @@ class VLLMServerEngine(ModelEngine):
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Send weights to every server, including those that were given up, and check each copy before it is used.
 
-        The tensors are read once, in this thread. A server that fails is left out.
+        The tensors are read once, in this thread. A server that fails is left out. Ranks that share servers call it
+        together: one of them updates a server, and each checks the servers that it samples at.
 
         Raises: ModelError if a server does not give the model's log-probabilities.
         """
@@ -188,70 +263,106 @@ class VLLMServerEngine(ModelEngine):
         begun = time.perf_counter()
         self._updates += 1
         version = f"{self._run_id}:{self._updates}"
-        self._router.model = ServedModel(tuple(self.stops), self._vocab_size, version)
+        router = self._router
+        router.model = ServedModel(tuple(self.stops), self._vocab_size, version)
         self._restart_lost()
-        updated = self._update_all(self._parity.against(tensors))
+        in_use = {replica.number for replica in router.all if replica.alive}
+        ready = self._update_all(self._parity.against(tensors))
         self._caches_freed = False
-        if not updated:
-            raise ReplicasLost(f"no vLLM server took the weights: {self._router.last_errors()}")
-        gaps = self._parity.gaps(self._parity.prompts(), [responses for _, responses in updated])
-        self._gaps = {replica.number: gap for (replica, _), gap in zip(updated, gaps, strict=True)}
-        for (replica, _), gap in zip(updated, gaps, strict=True):
+        answers = router.run(self._ask_all(self._checked_replicas(ready)))
+        if not answers:
+            raise ReplicasLost(f"no vLLM server took the weights: {router.last_errors()}")
+        gaps = self._parity.gaps(self._parity.prompts(), [responses for _, responses in answers])
+        self._gaps = {replica.number: gap for (replica, _), gap in zip(answers, gaps, strict=True)}
+        for (replica, _), gap in zip(answers, gaps, strict=True):
             self._parity.judge(gap, f"the vLLM server {replica.client.url}")
-        for replica, _ in updated:
-            self._router.run(self._router.admit(replica))
+        answered = {replica.number for replica, _ in answers}
+        for replica in ready:
+            if replica.reserve or replica.number in answered:
+                router.run(router.admit(replica))
+        for replica in router.home:
+            if replica.number in in_use and not replica.alive:
+                router.report_loss(replica, len(router.in_use))
         self._ready = True
         self._sync_seconds = time.perf_counter() - begun
 
+    def _checked_replicas(self, ready: Sequence[Replica]) -> list[Replica]:
+        """The servers to compare with the model: those of this rank, else one that it falls back on."""
+        return [replica for replica in ready if not replica.reserve] or list(ready[:1])
+
     def _restart_lost(self) -> None:
         """Restart servers that ended, and those that were given up and still do not answer."""
-        for number, server in enumerate(self._servers.all):
-            given_up = self._updates > 1 and not self._router.all[number].alive
-            if not server.running or (given_up and not self._router.is_healthy(number)):
-                self._restart(number)
+        for index, server in enumerate(self._servers.all):
+            replica = self._router.home[index]
+            given_up = self._updates > 1 and not replica.alive
+            if not server.running or (given_up and not self._router.is_healthy(replica)):
+                self._restart(index)
 
-    def _update_all(self, tensors: Iterable[NamedTensor] | None) -> list[tuple[Replica, list[Response]]]:
-        """Update all servers; returns those that answered the prompts of the parity check, with their responses.
-
-        The others are out of use.
-
-        tensors: None sends the last ones again.
-        """
-        replicas = self._router.all
-        in_use = [replica.alive for replica in replicas]
-        if tensors is not None:
-            self._transfer.write(tensors, self._router.model.version)
+    def _update_all(self, tensors: Iterable[NamedTensor]) -> list[Replica]:
+        """Update all servers, each by its rank; returns those that have the new weights. None is in use yet."""
+        router = self._router
+        for replica in router.all:
+            router.run(router.withdraw(replica, "it is taking new weights"))
+        updated = [replica for replica in router.all if replica.number in self._share.updated]
         release_memory(self.device)  # a server on the same GPU needs it to load the weights
+        faults = self._transfer.update(tensors, router.model.version, [replica.client for replica in updated])
+        if self._caches_freed:  # wake allocated memory for the weights only, because loading needs some
+            faults = self._wake_caches(updated, faults)
+        statuses = self._exchange(updated, faults)
+        self._transfer.release()
+        for replica in router.all:
+            url, error, adapter = statuses[replica.number]
+            if url != replica.client.url:  # another rank has started it again
+                router.run(router.move(replica, url))
+            replica.client.adapter = adapter
+            router.run(router.withdraw(replica, error or NEW))
+        return [replica for replica in router.all if not statuses[replica.number][1]]
 
-        async def update_together() -> list[list[Response]]:
-            return await asyncio.gather(*map(self._update, replicas))
+    def _wake_caches(
+        self, updated: Sequence[Replica], faults: Sequence[ReplicaError | None]
+    ) -> list[ReplicaError | None]:
+        """Have the servers that took the weights allocate their caches; returns the faults of all."""
 
-        # This thread waits here. The servers read the files at the same time, each in its own processes.
-        answers = self._router.run(update_together())
-        updated = [(replica, answer) for replica, answer in zip(replicas, answers, strict=True) if answer]
-        for replica, was_used, answer in zip(replicas, in_use, answers, strict=True):
-            if was_used and not answer:
-                self._router.report_loss(replica, len(updated))
-        return updated
+        async def wake(client: Client) -> None:
+            await client.post(WAKE_CACHE, None, self._router.deadline)
 
-    async def _update(self, replica: Replica) -> list[Response]:
-        """Send the last weights to a server and ask it the prompts of the parity check; returns [] if it fails."""
-        client, router = replica.client, self._router
-        await router.withdraw(replica, "it is taking new weights")
-        try:
-            await self._transfer.send(client, router.model.version, router.deadline)
-            if self._caches_freed:  # wake allocated memory for the weights only, because loading needs some
-                await client.post(WAKE_CACHE, None, router.deadline)
-            prompts = self._parity.prompts()
-            calls = [client.generate(prompt, self._parity.sampling, router.model) for prompt in prompts]
-            return await asyncio.gather(*calls)
-        except ReplicaError as error:
-            await router.withdraw(replica, str(error))
-            return []
+        taken = [replica.client for replica, fault in zip(updated, faults, strict=True) if fault is None]
+        later = dict(zip((client.url for client in taken), self._router.run(at_all(taken, wake)), strict=True))
+        return [fault or later[replica.client.url] for replica, fault in zip(updated, faults, strict=True)]
 
-    def _restart(self, number: int) -> None:
-        if self._servers.restart(number):
-            self._router.run(self._router.move(self._router.all[number], self._servers.all[number].url))
+    def _exchange(
+        self, updated: Sequence[Replica], faults: Sequence[ReplicaError | None]
+    ) -> dict[int, tuple[str, str, str | None]]:
+        """Address, fault ('' for none) and adapter of every server of this rank's list, from the ranks that update."""
+        reports = [
+            [replica.number, replica.client.url, str(fault or ""), replica.client.adapter]
+            for replica, fault in zip(updated, faults, strict=True)
+        ]
+        gathered = self.peers.gathered(reports)
+        if not self.options.urls:  # servers that ranks have started serve their own machine
+            first = first_on_machine(self.peers)
+            gathered = gathered[first : first + self.peers.local_world_size]
+        return {number: (url, error, adapter) for rank in gathered for number, url, error, adapter in rank}
+
+    async def _ask_all(self, replicas: Sequence[Replica]) -> list[tuple[Replica, list[Response]]]:
+        """Ask servers the prompts of the parity check; returns those that answered, with their responses."""
+        router, prompts = self._router, self._parity.prompts()
+
+        async def ask(replica: Replica) -> list[Response]:
+            calls = [replica.client.generate(prompt, self._parity.sampling, router.model) for prompt in prompts]
+            try:
+                return await asyncio.gather(*calls)
+            except ReplicaError as error:
+                await router.withdraw(replica, str(error))
+                return []
+
+        answers = await asyncio.gather(*map(ask, replicas))
+        return [(replica, answer) for replica, answer in zip(replicas, answers, strict=True) if answer]
+
+    def _restart(self, index: int) -> None:
+        if self._servers.restart(index):
+            self._router.counters.restarts += 1
+            self._router.run(self._router.move(self._router.home[index], self._servers.all[index].url))
 
     async def _recover(self) -> None:
         """Restart all servers with the weights of the last update, when none is left during a rollout.
@@ -262,12 +373,16 @@ class VLLMServerEngine(ModelEngine):
         await asyncio.get_running_loop().run_in_executor(None, self._restart_all)
 
     def _restart_all(self) -> None:
-        for number in range(len(self._servers.all)):
-            self._restart(number)
-        for replica, _ in self._update_all(None):
-            self._router.run(self._router.admit(replica))
-        if not any(replica.alive for replica in self._router.all):
-            raise ReplicasLost(f"no vLLM server could be brought back: {self._router.last_errors()}")
+        router = self._router
+        for index in range(len(self._servers.all)):
+            self._restart(index)
+        weights = self._parity.last_weights()
+        if weights is None:
+            raise ReplicasLost(f"no vLLM server is left: {router.last_errors()}")
+        for replica in self._update_all(weights):
+            router.run(router.admit(replica))
+        if not any(replica.alive for replica in router.all):
+            raise ReplicasLost(f"no vLLM server could be brought back: {router.last_errors()}")
 
     def sleep(self) -> None:
         """Free the device of a colocated server, weights included."""
@@ -275,7 +390,8 @@ class VLLMServerEngine(ModelEngine):
         if self.placement == "colocated":
             self._ready = False
             self._caches_freed = True
-            self._router.post_to_all(SLEEP)
+            keeps_base = isinstance(self._transfer, AdapterTransfer) and self._transfer.has_base
+            self._router.post_to_all(SLEEP_KEEPING if keeps_base else SLEEP)
 
     def wake(self) -> None:
         """Allocate memory for weights; :meth:`load_weights` fills it and allocates the cache."""
@@ -284,11 +400,14 @@ class VLLMServerEngine(ModelEngine):
             self._router.post_to_all(WAKE_WEIGHTS)
 
     def measures(self) -> dict[str, float]:
-        """Metrics: gaps, seconds and bytes of the last update, servers in use, and :class:`ServerCounters`."""
+        """Metrics: gaps, seconds and bytes of the last update, servers in use, and :class:`ServerCounters`.
+
+        Of servers that several ranks use, each rank reports those that it samples at.
+        """
         measures = {
             "engine_gap": max((gap.error for gap in self._gaps.values()), default=0.0),
             "engine_kl": max((gap.kl for gap in self._gaps.values()), default=0.0),
-            "engine_servers": float(sum(replica.alive for replica in self._router.all)),
+            "engine_servers": float(sum(replica.alive for replica in self._router.home)),
             "engine_seconds_sync": self._sync_seconds,
             "engine_bytes_sync": float(self._transfer.bytes),
         }
@@ -298,6 +417,10 @@ class VLLMServerEngine(ModelEngine):
     def close(self) -> None:
         """End the servers that it started, and remove weights from the disk; may be called twice."""
         self._close()
+
+
+def _rank_of(peers: Peers) -> Rank:
+    return Rank(peers.rank, peers.world_size, peers.local, peers.local_world_size)
 
 
 def _close_all(closing: list[Callable[[], None]]) -> None:

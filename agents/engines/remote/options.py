@@ -27,7 +27,7 @@ class VLLMOptions(EngineOptions):
     memory_fraction: ClassVar[float] = GPU_MEMORY["colocated"]
     cpu_cache_bytes: ClassVar[int] = CPU_CACHE_BYTES
 
-    urls: list[str] = Field([], description="existing servers, at least one per rank; empty: the run starts its own")
+    urls: list[str] = Field([], description="existing servers, fewer or more than ranks; empty: the run starts its own")
     replicas: int | None = Field(None, ge=1, description="servers that each rank starts; 1 by default")
     placement: Literal["separate", "colocated"] | None = Field(
         None,
@@ -37,7 +37,9 @@ class VLLMOptions(EngineOptions):
     gpus: list[int] = Field([], description="numbers of the GPUs for separate servers, shared by the machine's ranks")
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs of one server")
     folder: str | None = Field(
-        None, description="folder for weights on their way to servers; servers on other machines need the same path"
+        None,
+        description="folder for weights on their way to servers; servers on other machines need the same path; by "
+        "default in /dev/shm if it has room, else the folder of temporary files",
     )
     logs: str | None = Field(None, description="folder for the servers' logs; by default deleted at the end")
     timeout: float = Field(600.0, gt=0, description="seconds for a response, and for each step of a weight update")

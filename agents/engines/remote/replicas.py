@@ -16,7 +16,7 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -76,6 +76,8 @@ class ServerCounters:
 class Replica:
     """One server.
 
+    number: its place in the list of the ranks that share it.
+    reserve: a home server of another rank, used while no other is left.
     sessions: sessions assigned to it.
     faults: faults in a row; calls that fail together count once.
     events: all faults, counted in the same way.
@@ -86,6 +88,7 @@ class Replica:
 
     number: int
     client: Client
+    reserve: bool = False
     sessions: set[int] = field(default_factory=set)
     faults: int = 0
     events: int = 0
@@ -101,7 +104,8 @@ class Replica:
 class ReplicaRouter:
     """The servers by number, and the requests under way at them; it works from :meth:`start` to :meth:`close`.
 
-    urls: addresses of the servers.
+    urls: addresses of the servers by number, those in ``reserve`` last.
+    reserve: numbers of servers for requests that no other server is left for.
     deadline: seconds for one response.
     health_timeout: seconds without a healthy answer after which a server is given up.
     recover: called in the loop if no server is left; admits one again or raises.
@@ -109,8 +113,9 @@ class ReplicaRouter:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        urls: Mapping[int, str],
         *,
+        reserve: Collection[int] = (),
         deadline: float,
         health_timeout: float,
         recover: Callable[[], Awaitable[None]] | None = None,
@@ -126,7 +131,8 @@ class ReplicaRouter:
         self._finished: queue.SimpleQueue[asyncio.Task[Response]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._urls = list(urls)
+        self._urls = dict(urls)
+        self._reserve = frozenset(reserve)
         self.all: list[Replica] = []
 
     def start(self) -> None:
@@ -135,7 +141,8 @@ class ReplicaRouter:
         self._thread = threading.Thread(target=self._loop.run_forever, name="vLLM servers", daemon=True)
         self._thread.start()
         self.all = [
-            Replica(number, Client(url, self.deadline), last_error=NEW) for number, url in enumerate(self._urls)
+            Replica(number, Client(url, self.deadline), number in self._reserve, last_error=NEW)
+            for number, url in self._urls.items()
         ]
 
     # From the engine's thread -----------------------------------------------------------------------------------------
@@ -184,23 +191,29 @@ class ReplicaRouter:
         self._model = model
 
     @property
+    def home(self) -> list[Replica]:
+        """The servers that are not in reserve."""
+        return [replica for replica in self.all if not replica.reserve]
+
+    @property
     def in_use(self) -> list[Replica]:
-        """The servers in use."""
-        return [replica for replica in self.all if replica.alive]
+        """The servers in use; those in reserve only while no other is left."""
+        alive = [replica for replica in self.all if replica.alive]
+        return [replica for replica in alive if not replica.reserve] or alive
 
     def post_to_all(self, path: str) -> None:
-        """Make the same call at all servers in use, and give up those that fail."""
-        for replica in self.in_use:
+        """Make the same call at all home servers in use, and give up those that fail."""
+        for replica in [replica for replica in self.home if replica.alive]:
             try:
                 self.run(replica.client.post(path, None, self.deadline))
             except ReplicaError as error:
                 self.run(self.withdraw(replica, str(error)))
                 self.report_loss(replica, len(self.in_use))
 
-    def is_healthy(self, number: int) -> bool:
+    def is_healthy(self, replica: Replica) -> bool:
         """Whether a server reports that it is healthy, in use or not."""
         try:
-            self.run(self.all[number].client.healthy(self.health_timeout))
+            self.run(replica.client.healthy(self.health_timeout))
         except ReplicaError:
             return False
         return True
@@ -273,6 +286,7 @@ class ReplicaRouter:
         while not self.in_use:
             await self._wait_for_recovery()
         replica = min(self.in_use, key=lambda replica: len(replica.sessions))
+        self._watch(replica)
         replica.sessions.add(request.session)
         self._assigned[request.session] = replica
         return replica
@@ -346,18 +360,26 @@ class ReplicaRouter:
         replica.sessions.clear()
         if replica.monitor is not None and replica.monitor is not asyncio.current_task():  # it may be the caller
             replica.monitor.cancel()
+        replica.monitor = None
         for call in list(replica.calls):
             call.cancel()
 
     async def admit(self, replica: Replica) -> None:
-        """Take a server with the current weights into use, and start checking its health."""
+        """Take a server with the current weights into use, and start checking its health.
+
+        Those in reserve are checked from the first request on: of many ranks and servers, most never serve each other.
+        """
         replica.last_error = ""
         replica.faults = 0
-        replica.monitor = asyncio.create_task(self._monitor(replica))
+        if not replica.reserve:
+            self._watch(replica)
+
+    def _watch(self, replica: Replica) -> None:
+        if replica.monitor is None or replica.monitor.done():
+            replica.monitor = asyncio.create_task(self._monitor(replica))
 
     async def move(self, replica: Replica, url: str) -> None:
-        """Register that the server was restarted at ``url``; it is not in use yet."""
-        self.counters.restarts += 1
+        """Register that the server was started again at ``url``; it is not in use yet."""
         await self.withdraw(replica, NEW)
         await replica.client.close()
         replica.client = Client(url, self.deadline)

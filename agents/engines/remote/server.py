@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
+from gagpo.agents.engines.remote.adapter_transfer import RANKS, max_rank
 from gagpo.agents.engines.remote.placement import CPU_CACHE_BYTES, GPU_MEMORY, require_vllm, visible_gpu
 from gagpo.agents.engines.remote.transfer import BACKEND
 from gagpo.base.child import Child, RestartBudget, free_port
@@ -62,6 +63,7 @@ class ServerPlan:
     devices: numbers of its GPUs, ``()`` for a CPU.
     sleeps: whether it can free its GPU.
     threads: CPU threads of a server without GPUs.
+    max_lora_rank: maximum rank of the adapter that it can load; None to load none.
     more: further arguments for vLLM's command line.
     """
 
@@ -73,6 +75,7 @@ class ServerPlan:
     devices: tuple[int, ...] = ()
     sleeps: bool = False
     threads: int = 1
+    max_lora_rank: int | None = None
     more: tuple[str, ...] = ()
 
 
@@ -99,6 +102,8 @@ def arguments(plan: ServerPlan) -> list[str]:
         line += ["--tensor-parallel-size", str(len(plan.devices))]
         line += ["--gpu-memory-utilization", str(plan.memory or GPU_MEMORY["separate"])]
         line += ["--enable-sleep-mode"] if plan.sleeps else []
+    if plan.max_lora_rank is not None:
+        line += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(plan.max_lora_rank)]
     return [*line, *plan.more]
 
 
@@ -122,6 +127,8 @@ def environment(plan: ServerPlan) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONPATH": os.pathsep.join(module_path()),
     }
+    if plan.max_lora_rank is not None:
+        variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if plan.devices:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, plan.devices))
     else:  # vLLM would bind the threads of all servers to the first core
@@ -303,6 +310,7 @@ def main(line: Sequence[str]) -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--max-length", type=int, help="most tokens of a prompt and its response")
+    parser.add_argument("--lora-rank", type=int, help="rank of the adapter that the trainer will send")
     parser.add_argument("--devices", type=int, nargs="*", default=[], help="numbers of the GPUs; none for a CPU")
     options = parser.parse_args(line[:end])
     plan = ServerPlan(
@@ -311,10 +319,19 @@ def main(line: Sequence[str]) -> None:
         max_length=options.max_length,
         devices=tuple(options.devices),
         threads=max(1, os.cpu_count() or 1),
+        max_lora_rank=None if options.lora_rank is None else _rank_limit(parser, options.lora_rank),
         more=tuple(line[end + 1 :]),
     )
     server = command("-m", "vllm.entrypoints.openai.api_server", "--host", options.host)
     os.execve(server[0], [*server, "--port", str(options.port), *arguments(plan)], environment(plan))
+
+
+def _rank_limit(parser: argparse.ArgumentParser, rank: int) -> int:
+    """vLLM's limit for an adapter of ``rank``."""
+    limit = max_rank(rank) if rank >= 1 else None
+    if limit is None:
+        parser.error(f"--lora-rank must be between 1 and {RANKS[-1]} (got {rank})")
+    return limit
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gagpo.base.background import Background, JobTimeout
 from gagpo.collecting.packing import packed, unpacked
 from gagpo.data import Episode, Row, Turn, episode_record
-from gagpo.distributed.background import Background, JobTimeout
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, read, write
 from gagpo.learning.packing import Packing, rank_batches, shard_rows

@@ -70,6 +70,33 @@ def test_only_text_reaches_the_prompt_and_the_ends_are_told_apart(url):
         assert result.done and result.metadata["truncated"] and not result.metadata["success"]
 
 
+def test_a_trainer_gets_hashed_state_keys_and_the_tasks_id(url):
+    with GenericEnvClient(base_url=url).sync() as client:
+        result = client.reset(seed=3, split="test", index=2, training=True)
+        assert set(result.observation) == {"text"} and result.metadata["task"] == "door-10"
+        first = result.metadata["state"]
+        assert len(first) == 32 and first != "10"
+        assert client.step({"action": "sideways"}).metadata["state"] == first
+        assert client.step({"action": "left"}).metadata["state"] != first
+        assert "state" not in client.reset(seed=3, split="test", index=2).metadata, "only for the episode that asks"
+        assert "state" not in client.step({"action": "left"}).metadata
+    with dial(url) as socket:
+        assert "training must be" in ask(socket, type="reset", data={"training": 1})["data"]["message"]
+
+
+def test_the_task_api_lists_the_tasks_of_each_split(url):
+    assert json.loads(urllib.request.urlopen(url + "/list_environments", timeout=20).read()) == ["corridor"]
+    splits = json.loads(urllib.request.urlopen(url + "/corridor/splits", timeout=20).read())
+    assert [split["name"] for split in splits] == ["train", "test"]
+    status, answer = post(url, "/corridor/tasks", b'{"split": "test"}')
+    tasks = CorridorEnv().tasks("test")
+    assert status == 200 and [row["id"] for row in answer["tasks"]] == tasks.ids
+    assert answer["tasks"][0] == {"id": "door-08", "index": 0, "type": "corridor", "digest": "8", "level": 0}
+    assert post(url, "/corridor/num_tasks", b'{"split": "train"}') == (200, {"num_tasks": 8})
+    assert post(url, "/corridor/task", b'{"split": "test", "index": 9}')[0] == 400
+    assert post(url, "/corridor/tasks", b'{"split": "nowhere"}')[0] == 404
+
+
 def test_the_same_texts_as_in_process(url):
     env = CorridorEnv()
     observation, _ = env.reset(seed=11, options={"task": env.tasks("test").ids[1]})

@@ -1,5 +1,6 @@
 """Training and evaluation in environments on an OpenEnv server."""
 
+import hashlib
 import json
 import signal
 import time
@@ -18,7 +19,9 @@ from gagpo.agents.setup import language_agent, make_env
 from gagpo.base.errors import GagpoError
 from gagpo.cli.main import app
 from gagpo.envs.lookup import find_spec
-from gagpo.envs.openenv import ServerFailed, Session
+from gagpo.envs.openenv.env import RemoteEnv
+from gagpo.envs.openenv.errors import ServerFailed
+from gagpo.envs.openenv.pool import SessionPool
 from gagpo.envs.pool.opening import open_pool
 from gagpo.model.loading import load_model, load_tokenizer
 from tests.commands.pages import ROOT, blocks
@@ -30,16 +33,17 @@ NOWHERE = "http://127.0.0.1:9"
 
 @pytest.fixture(scope="module")
 def url():
-    server, address = start(CORRIDOR, '{"port": 0, "workers": 2, "max_sessions": 50, "admissible": true}')
+    options = {"port": 0, "workers": 2, "max_sessions": 50, "admissible": True, "kwargs": {"max_turns": 16}}
+    server, address = start(CORRIDOR, json.dumps(options))
     yield address
     assert stop(server) in (0, 130, -signal.SIGINT)
 
 
 def walk(pool, seeds):
-    """The observations and rewards of an episode per seed, all walking left."""
+    """The observations and rewards of an episode of door 3 per seed, all walking left."""
     played = {slot: [] for slot in range(len(seeds))}
     for slot, seed in enumerate(seeds):
-        pool.reset(slot, f"train-{seed:07d}", seed=None)
+        pool.reset(slot, "door-03", seed=seed)
     running = len(seeds)
     while running:
         for event in pool.wait(60):
@@ -66,6 +70,53 @@ def test_a_run_is_trained_there(url, corridor, tmp_path):
     result = CliRunner().invoke(app, ["train", str(config), "--runs", str(tmp_path), "--quiet"])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "there" / "metrics.jsonl").read_text().count("\n") >= 1
+
+
+def trained(config, folder, *overrides):
+    """The metrics of a run, its evaluation's task set, and the hash of its weights."""
+    result = CliRunner().invoke(app, ["train", str(config), *overrides, "--runs", str(folder), "--quiet"])
+    assert result.exit_code == 0, result.output or repr(result.exception)
+    (run,) = folder.iterdir()
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    weights = sorted(run.glob("checkpoints/*/model/model.safetensors"))[-1].read_bytes()
+    return run, rows, hashlib.sha256(weights).hexdigest()
+
+
+def test_a_run_there_is_the_run_here(url, corridor, tmp_path):
+    """Held-out tasks, state keys and success are those of the environment in this process: so are all weights."""
+    config = corridor()
+    _, rows_here, weights_here = trained(config, tmp_path / "here")
+    address = [f"environment.id={url}", "environment.kwargs={}"]
+    _, rows_there, weights_there = trained(config, tmp_path / "there", *address)
+    assert weights_there == weights_here
+    names = [name for name in rows_here[0] if name.startswith(("success", "return", "repeated_states", "test"))]
+    assert names and all(
+        here[name] == there[name] for here, there in zip(rows_here, rows_there, strict=True) for name in names
+    )
+
+
+def test_a_killed_server_costs_its_episodes_only(url, corridor, tmp_path, monkeypatch):
+    """A run on two servers, one of which is killed in the middle of the first iteration."""
+    options = {"port": 0, "workers": 0, "admissible": True, "kwargs": {"max_turns": 16}}
+    doomed, second = start(CORRIDOR, json.dumps(options))
+    changes = {"training": {"iterations": 3}, "evaluation": {"before": False, "splits": []}}
+    config = corridor(environment={"id": f"{url},{second}", "kwargs": {}}, **changes)
+    take = SessionPool._take
+    answers = 0
+
+    def take_and_kill(self, *answer):
+        nonlocal answers
+        answers += 1
+        if answers == 60:  # 24 episodes have begun, and most go on
+            doomed.kill()
+            doomed.wait()
+        take(self, *answer)
+
+    monkeypatch.setattr(SessionPool, "_take", take_and_kill)
+    _, rows, _ = trained(config, tmp_path / "runs")
+    assert [row["iteration"] for row in rows] == [1, 2, 3]
+    assert all(row["failed_episodes"] == 0 for row in rows), "no episode is lost"
+    assert 1 <= rows[0]["restarted_episodes"] <= 12 and rows[1]["restarted_episodes"] == 0
 
 
 def test_an_evaluation_names_a_server(url):
@@ -100,8 +151,8 @@ def test_a_program_plays_a_served_environment_and_gets_its_reward(tmp_path, monk
 def test_a_server_that_is_not_there_is_said_within_seconds():
     begun = time.monotonic()
     with pytest.raises(ServerFailed, match=r"127\.0\.0\.1:9 cannot be reached"):
-        Session(NOWHERE)
+        RemoteEnv(NOWHERE)
     gone = CliRunner().invoke(app, ["eval", "random", "--env", NOWHERE, "--split", "test"])
     assert gone.exit_code != 0 and "127.0.0.1:9" in str(gone.exception or gone.output)
     assert isinstance(gone.exception, GagpoError) and time.monotonic() - begun < 20
-    assert find_spec(NOWHERE).kwargs["spec"]  # naming it asks nothing
+    assert find_spec(NOWHERE).kwargs["url"] == NOWHERE  # naming it asks nothing

@@ -98,7 +98,8 @@ def test_a_host_with_few_resources_gets_advice(machine, monkeypatch, tmp_path):
     memory, cores = tmp_path / "memory.max", tmp_path / "cpu.max"
     memory.write_text("500000000\n")
     cores.write_text("100000 100000\n")
-    monkeypatch.setattr(doctor, "MEMORY_LIMIT", memory)
+    (tmp_path / "memory.current").write_text("0\n")
+    monkeypatch.setattr("gagpo.base.memory.CONTROL_GROUP", tmp_path)
     monkeypatch.setattr("gagpo.base.cores.CPU_LIMIT", cores)
     monkeypatch.setattr(doctor, "SHARED", tmp_path / "none")
     monkeypatch.setattr(doctor.os, "cpu_count", lambda: 64)

@@ -11,7 +11,6 @@ from gagpo.agents.engines.registry import engine_options
 from gagpo.agents.engines.remote import engine as engine_file
 from gagpo.agents.engines.remote.engine import VLLMServerEngine
 from gagpo.agents.engines.remote.options import VLLMOptions
-from gagpo.agents.engines.remote.placement import servers_of
 from gagpo.agents.engines.remote.replicas import ReplicasLost
 from gagpo.base.child import RestartBudget
 from gagpo.base.errors import InvalidArgument
@@ -278,11 +277,3 @@ def test_separate_servers_are_given_their_gpus(tiny, starter):
 def test_wrong_options_are_named(tiny, options, message):
     with pytest.raises(InvalidArgument, match=message):
         VLLMServerEngine(EngineInputs(*tiny), engine_options("vllm", options))
-
-
-def test_ranks_share_no_servers():
-    urls = [f"http://host:{n}" for n in range(5)]
-    shares = [servers_of(urls, Rank(rank, 2)) for rank in range(2)]
-    assert sorted(shares[0] + shares[1]) == urls and len(shares[1]) == 2
-    with pytest.raises(InvalidArgument, match="5 servers for 6 trainer ranks"):
-        servers_of(urls, Rank(0, 6))

@@ -1,0 +1,1 @@
+"""Environments on OpenEnv servers: ``http://HOST:PORT``, or several servers separated by commas."""
