@@ -97,6 +97,7 @@ class AdapterTransfer:
         self, tensors: Iterable[NamedTensor], version: str, clients: Sequence[Client]
     ) -> list[ReplicaError | None]:
         """Send all weights; no server has the base afterwards."""
+        self._unload(clients)
         for client in clients:
             client.adapter = None
             self._servers[client.url].adapter = None
