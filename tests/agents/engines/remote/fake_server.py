@@ -184,9 +184,9 @@ class FakeServer:
         return 200, "{}"
 
     def load_adapter(self, lora_name, lora_path):
-        """Apply an adapter to the weights below it, as peft does; returns an error or ''."""
-        if self.adapters:
-            return f"there is no room for {lora_name}"
+        """Apply an adapter to the weights below it, as peft does, in place of the last one; returns an error or ''."""
+        if lora_name in self.adapters:
+            return f"the adapter {lora_name} has been loaded"
         config = json.loads((Path(lora_path) / "adapter_config.json").read_text())
         adapter = load_file(str(Path(lora_path) / "adapter_model.safetensors"))
         self.adapters[lora_name] = adapter
