@@ -13,6 +13,7 @@ from gagpo.base.memory import release_freed
 from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
+from gagpo.collecting.first_rank import FirstRankCollector
 from gagpo.collecting.on_policy import OnPolicyCollector
 from gagpo.collecting.pool import open_run_pool
 from gagpo.collecting.schedule import Schedule
@@ -80,11 +81,12 @@ class Trainer:
             settings.algorithm.controllers, settings.training.target_kl, settings.optimizer.scale_by_groups
         )
         self.interruptions = Interruptions(ranks)
-        rollout = rollout_of(ranks, self.interruptions)
+        rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else None)
         schedule = Schedule(settings, tasks)
         self.collector: Collector
         if settings.rollout.ahead:
-            self.collector = AheadCollector(settings, schedule, controllers)
+            ahead = AheadCollector(settings, schedule, controllers)
+            self.collector = ahead if ranks.alone else FirstRankCollector(ahead, ranks, self.interruptions)
         else:
             self.collector = OnPolicyCollector(settings, schedule, controllers, rollout)
 
@@ -95,7 +97,7 @@ class Trainer:
         policy = load_policy(settings, checkpoint, commit)
         model = policy.model
         if not ranks.alone:
-            model = unsharded_copy(policy.model, settings.engine.dtype, needs_weights(settings))
+            model = unsharded_copy(policy.model, settings.engine.dtype, needs_weights(settings, ranks))
         self.time_left = TimeLeft(settings)
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, checkpoint)
