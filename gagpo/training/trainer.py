@@ -35,6 +35,7 @@ from gagpo.runs.checkpoint import Checkpoint, Entry, State
 from gagpo.runs.entries import SampledEntry, StateEntry
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder, enough
+from gagpo.settings import RunSettings
 from gagpo.training.annotations import annotate
 from gagpo.training.counters import Counters
 from gagpo.training.empty_batch import require_turns
@@ -137,7 +138,7 @@ class Trainer:
         """
         with (
             self.interruptions.watching(),
-            open_run_pool(self.settings) as pool,
+            open_run_pool(self._pool_settings()) as pool,
             self.recorder.recording(self.iteration),
         ):
             try:
@@ -149,6 +150,13 @@ class Trainer:
             finally:
                 self.collector.close()
                 self.sampler.engine.close()
+
+    def _pool_settings(self) -> RunSettings:
+        """The run's settings, with a single worker on a rank that steps no environment."""
+        settings = self.settings
+        if not settings.rollout.ahead or self.ranks.first:
+            return settings
+        return settings.model_copy(update={"rollout": settings.rollout.model_copy(update={"workers": 1})})
 
     def _train(self, pool: Pool) -> None:
         settings = self.settings
