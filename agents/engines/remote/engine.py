@@ -337,8 +337,12 @@ class VLLMServerEngine(ModelEngine):
         async def wake(client: Client) -> None:
             await client.post(WAKE_CACHE, None, self._router.deadline)
 
-        taken = [replica.client for replica, fault in zip(updated, faults, strict=True) if fault is None]
-        later = dict(zip((client.url for client in taken), self._router.run(at_all(taken, wake)), strict=True))
+        updated_clients = [replica.client for replica, fault in zip(updated, faults, strict=True) if fault is None]
+        later = dict(
+            zip(
+                (client.url for client in updated_clients), self._router.run(at_all(updated_clients, wake)), strict=True
+            )
+        )
         return [fault or later[replica.client.url] for replica, fault in zip(updated, faults, strict=True)]
 
     def _exchange(

@@ -138,8 +138,8 @@ class NcclTransfer:
         async def name(client: Client) -> None:
             await client.post("/update_weight_version", {"new_version": version}, self._deadline)
 
-        taken = [client for client, fault in zip(clients, faults, strict=True) if fault is None]
-        later = dict(zip((client.url for client in taken), self._run(at_all(taken, name)), strict=True))
+        updated = [client for client, fault in zip(clients, faults, strict=True) if fault is None]
+        later = dict(zip((client.url for client in updated), self._run(at_all(updated, name)), strict=True))
         return [fault or later[client.url] for client, fault in zip(clients, faults, strict=True)]
 
     def _begin(self, client: Client) -> Connection:
@@ -170,7 +170,7 @@ class NcclTransfer:
                 return metadata
 
             def __iter__(self) -> Iterator[NamedTensor]:
-                return passing.taken()
+                return passing.incoming()
 
         return Passing()
 
@@ -219,7 +219,7 @@ class Connection:
         except BaseException as error:  # the trainer's thread reports it
             self._error = error
 
-    def taken(self) -> Iterator[NamedTensor]:
+    def incoming(self) -> Iterator[NamedTensor]:
         """In the server's thread: what is put, as it comes. Raises: ReplicaError once the server is given up."""
         while True:
             try:

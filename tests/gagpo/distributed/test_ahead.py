@@ -32,7 +32,7 @@ from tests.gagpo.distributed.conftest import (
 )
 
 AHEAD = {"workers": 1, "ahead": 1, "deterministic": False}
-ITERATIONS = 4
+ITERATIONS = 3
 
 
 def started(count, config, run):
