@@ -85,3 +85,7 @@ class EngineOptions(Options):
     def uses_device(self, device: str) -> bool:
         """Whether weights and caches of the engine are in the memory of the trainer's ``device``."""
         return True
+
+    def shares_gpu(self, device: str) -> bool:
+        """Whether another process of the engine allocates memory of the trainer's ``device``, a GPU."""
+        return self.serves and device != "cpu" and self.uses_device(device)

@@ -49,7 +49,7 @@ from gagpo.collecting.schedule import Schedule
 from gagpo.controllers import Controllers
 from gagpo.data import Episode
 from gagpo.envs.pool import Pool
-from gagpo.model.weights import named_tensors
+from gagpo.model.weights import NamedTensor, named_tensors
 from gagpo.settings import RunSettings
 
 
@@ -129,9 +129,14 @@ class AheadCollector:
     def updating(self, engine: Engine, model: torch.nn.Module, iteration: int) -> Iterator[None]:
         """Publish a copy of the new weights at the end; the engine samples during the update."""
         yield
+        tensors = named_tensors(model, not engine.shares_weights)
+        self.publish([(name, tensor.detach().clone()) for name, tensor in tensors], iteration)
+
+    def publish(self, copies: Sequence[NamedTensor], iteration: int) -> None:
+        """Hand copies of the weights of ``iteration`` to the thread."""
         assert self._thread is not None
         self._older_groups = list(self.buffer.groups)
-        self._thread.publish(named_tensors(model, not engine.shares_weights), iteration)
+        self._thread.publish(copies, iteration)
 
     def paused(self) -> AbstractContextManager[None]:
         return self._thread.rest() if self._thread else nullcontext()

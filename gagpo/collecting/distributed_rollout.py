@@ -39,10 +39,13 @@ class Rollout(Protocol):
 def require_fitting(settings: RunSettings, processes: int) -> None:
     """Raise SettingsError if the run cannot be spread over several ``processes``."""
     if settings.rollout.ahead:
-        raise SettingsError(
-            f"rollout.ahead={settings.rollout.ahead} needs a single process (got {processes}): set rollout.ahead=0, or "
-            "processes=1"
-        )
+        if settings.device != "cpu" and settings.engine.options.shares_gpu(settings.device):
+            raise SettingsError(
+                f"rollout.ahead={settings.rollout.ahead} samples while {processes} processes train, and engine "
+                f"{settings.engine.name} samples on a GPU that one of them trains on: name other GPUs with "
+                "engine=vllm engine.options={replicas: 1, gpus: [6]}, or set rollout.ahead=0"
+            )
+        return  # the first rank samples all groups
     tasks = settings.rollout.tasks
     if tasks % processes:
         raise SettingsError(
@@ -51,10 +54,12 @@ def require_fitting(settings: RunSettings, processes: int) -> None:
         )
 
 
-def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
+def rollout_of(ranks: Ranks, interruptions: Interruptions, samplers: int | None = None) -> Rollout:
     """A rollout by all ranks together.
 
-    Task group k is sampled by rank ``k mod world_size``, with the same seeds as on a single rank.
+    Task group k is sampled by rank ``k mod samplers``, with the same seeds as on a single rank.
+
+    samplers: number of ranks that have an engine, by default all.
     """
     if ranks.alone:
         return rollout
@@ -67,7 +72,7 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions) -> Rollout:
         on_finish: Callable[[Episode], None] | None = None,
         **options: Any,
     ) -> tuple[list[Episode], Clock]:
-        rank_jobs = [job for job in jobs if job.group % ranks.world_size == ranks.rank]
+        rank_jobs = [job for job in jobs if job.group % (samplers or ranks.world_size) == ranks.rank]
         episodes: list[Episode] = []
         clock = Clock()
         error: BaseException | None = None

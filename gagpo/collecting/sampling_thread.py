@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
@@ -69,16 +69,16 @@ class SamplingThread:
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
 
-    def publish(self, tensors: Iterable[NamedTensor], iteration: int) -> None:
-        """Copy new weights for the engine, and open the groups that the buffer has room for.
+    def publish(self, copies: Sequence[NamedTensor], iteration: int) -> None:
+        """Take copies of new weights for the engine, and open the groups that the buffer has room for.
 
-        With ``rollout.deterministic`` earlier copies are kept until the groups of their version have been sampled.
+        The tensors must be copies, since the next update changes the model. With ``rollout.deterministic`` earlier
+        copies are kept until the groups of their version have been sampled.
         """
-        copies = [(name, tensor.detach().clone()) for name, tensor in tensors]  # the next update changes the originals
         with self._changed:
             if not self.buffer.settings.rollout.deterministic:
                 self._weights.clear()
-            self._weights.append((iteration, copies))
+            self._weights.append((iteration, list(copies)))
             self.buffer.iteration = iteration
             self.buffer.open(self.buffer.room)
             self._changed.notify_all()

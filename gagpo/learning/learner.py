@@ -29,7 +29,7 @@ from gagpo.runs.checkpoint import AVERAGE, Checkpoint, Entry, State
 from gagpo.runs.entries import CriticEntry, OptimizerEntry, WeightsEntry
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_environment
-from gagpo.settings import RunSettings
+from gagpo.settings import RunSettings, SettingsError
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Learner:
         self._shard()
         groups = self._parameter_groups()
         self.max_rates = [group["lr"] for group in groups]
-        self.optimizer = make_optimizer(groups, settings.optimizer)
+        self.optimizer = make_optimizer(groups, settings.optimizer, settings.training.offload)
         self._add_entry(OptimizerEntry(self.optimizer, names_of(self.model, self.critic), ranks), checkpoint)
         networks = Networks(
             self.model,
@@ -82,6 +82,7 @@ class Learner:
             policy.reference,
             policy.reference_scope,
             functools.partial(autocast, settings.device, settings.training.dtype),
+            torch.device(settings.device) if settings.training.offload else None,
         )
         update_settings = UpdateSettings.of(settings, self.model)
         self.updater = Updater(networks, self.optimizer, self.algorithm, update_settings, ranks)
@@ -113,10 +114,16 @@ class Learner:
     def _shard(self) -> None:
         """Shard policy, critic and reference; a reference that is the policy without its adapter is sharded once."""
         mesh = self.ranks.mesh(self.settings.device)
+        offload = self.settings.training.offload
+        if offload and mesh is None:
+            raise SettingsError(
+                "training.offload needs processes=2 or more (got 1): set training.offload=false; lora or "
+                "training.gradient_checkpointing save memory on one GPU"
+            )
         critic_head = self.critic.head if self.critic else None
-        shard(self.model, mesh, self.settings.training.dtype, critic_head)
+        shard(self.model, mesh, self.settings.training.dtype, critic_head, offload)
         if self.policy.reference is not None and self.policy.reference is not self.model:
-            shard(self.policy.reference, mesh, self.settings.engine.dtype)
+            shard(self.policy.reference, mesh, self.settings.engine.dtype, offload=offload)
 
     def _parameter_groups(self) -> list[Group]:
         """The optimiser's groups: the policy's parameters, then the critic's with its own learning rate."""

@@ -64,6 +64,7 @@ class Networks:
 
     reference_scope: context in which ``reference`` is the reference (for LoRA, the policy without its adapter).
     autocast: context for forward passes.
+    offloaded_from: the device that computes, if the weights are in host memory between passes.
     """
 
     policy: torch.nn.Module
@@ -71,11 +72,12 @@ class Networks:
     reference: torch.nn.Module | None = None
     reference_scope: Scope = nullcontext
     autocast: Scope = nullcontext
+    offloaded_from: torch.device | None = None
 
     @property
     def device(self) -> torch.device:
-        """The device of the policy."""
-        return next(self.policy.parameters()).device
+        """The device that computes."""
+        return self.offloaded_from or next(self.policy.parameters()).device
 
     def train(self, on: bool) -> None:
         """Begin or end an update."""

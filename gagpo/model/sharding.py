@@ -19,7 +19,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from gagpo.model.adapters import merge
@@ -55,7 +55,13 @@ class ShardedUnit(torch.nn.Module):
         return compute()
 
 
-def shard(model: torch.nn.Module, mesh: DeviceMesh | None, precision: str, head: torch.nn.Module | None = None) -> None:
+def shard(
+    model: torch.nn.Module,
+    mesh: DeviceMesh | None,
+    precision: str,
+    head: torch.nn.Module | None = None,
+    offload: bool = False,
+) -> None:
     """Shard ``model`` in place over all ranks, and the critic's ``head`` that reads its hidden states.
 
     Every rank must have the same weights. A model without gradients (a reference policy) frees all gathered weights
@@ -63,19 +69,22 @@ def shard(model: torch.nn.Module, mesh: DeviceMesh | None, precision: str, head:
 
     mesh: of all ranks on the device of the weights; None for a process that trains alone, which shards nothing.
     precision: of gathered weights, by name; shards and gradients keep theirs.
+    offload: keep shards, gradients and optimizer states in host memory, and copy a layer when it is computed.
     """
     if mesh is None:
         return
+    # Pinned memory is copied to a GPU while it computes; without a GPU there is nothing to pin it for.
+    place = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     whole = MixedPrecisionPolicy(cast_forward_inputs=False)
     policy = half if precision == "bfloat16" else whole
     for block in blocks_of(model):
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=place)
     if head is not None:
-        fully_shard(head, mesh=mesh, mp_policy=whole)
+        fully_shard(head, mesh=mesh, mp_policy=whole, offload_policy=place)
     unit = ShardedUnit(*(part for part in (model, head) if part is not None))
     trained = any(parameter.requires_grad for parameter in unit.parameters())
-    fully_shard(unit, mesh=mesh, mp_policy=policy, reshard_after_forward=not trained)
+    fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=place, reshard_after_forward=not trained)
 
 
 def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:

@@ -23,6 +23,7 @@ CHANGEABLE = (
     "training.max_checkpoints",
     "training.best_metric",
     "training.save_episodes_every",
+    "training.offload",
     "rollout.workers",
     "threads",
 )

@@ -75,6 +75,11 @@ class TrainingSettings(Options):
         3, ge=1, description="stop after this number of successive steps with a loss or gradient that is not finite"
     )
     gradient_checkpointing: bool = Field(False, description="compute activations twice to save memory")
+    offload: bool = Field(
+        False,
+        description="keep weights, gradients and optimiser states in host memory, and take optimiser steps on the CPU; "
+        "needs several processes",
+    )
     save_every: int = Field(10, ge=1, description="iterations between checkpoints")
     max_checkpoints: int = Field(2, ge=1, description="number of latest checkpoints to keep")
     best_metric: Literal["success_rate", "reward_mean"] | None = Field(

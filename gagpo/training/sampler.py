@@ -10,6 +10,8 @@ import torch
 from gagpo.agents.agent import ChatFormat, LanguageAgent
 from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Engine, Sampling, engine_measures
+from gagpo.agents.engines.idle import IdleEngine
+from gagpo.agents.engines.peers import NoPeers, Peers
 from gagpo.agents.setup import make_context, make_engine
 from gagpo.collecting.distributed_rollout import Rollout
 from gagpo.data import Episode
@@ -96,8 +98,14 @@ class Sampler:
         return engine_measures(self.engine)
 
 
-def needs_weights(settings: RunSettings) -> bool:
-    """Whether the engine needs a model with weights in this process, as all do except servers."""
+def needs_weights(settings: RunSettings, ranks: Ranks) -> bool:
+    """Whether the engine needs a model with weights in this process, as all do except servers.
+
+    With ``rollout.ahead`` and several ranks only the first one samples. It needs the weights in any case, because those
+    of the policy change meanwhile, and checking a server's copy must not need the other ranks.
+    """
+    if settings.rollout.ahead and not ranks.alone:
+        return ranks.first
     return settings.engine.options.needs_weights
 
 
@@ -106,7 +114,12 @@ def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module
     chosen, ahead = settings.engine, settings.rollout.ahead > 0
     own_weights = ahead or not ranks.alone
     reader = None
-    if not ranks.alone and not needs_weights(settings):
+    peers: Peers | None = None if ranks.alone else ranks
+    if ahead and not ranks.alone:
+        if not ranks.first:
+            return IdleEngine(model, policy.tokenizer, chosen.options.max_length, chosen.dtype)
+        peers = NoPeers()
+    elif not ranks.alone and not needs_weights(settings, ranks):
         reader = ShardedReader(policy.model, settings.device, settings.training.dtype)
     engine = make_engine(
         chosen.options,
@@ -116,7 +129,7 @@ def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module
         memory=chosen.gpu_memory_utilization,
         own_weights=own_weights,
         reader=reader,
-        peers=None if ranks.alone else ranks,
+        peers=peers,
     )
     if own_weights and engine.shares_weights:
         why, remedy = "rollout.ahead samples during updates", "rollout.ahead=0"

@@ -13,6 +13,7 @@ from gagpo.base.memory import release_freed
 from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import Collection, Collector
 from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
+from gagpo.collecting.first_rank import FirstRankCollector
 from gagpo.collecting.on_policy import OnPolicyCollector
 from gagpo.collecting.pool import open_run_pool
 from gagpo.collecting.schedule import Schedule
@@ -34,6 +35,7 @@ from gagpo.runs.checkpoint import Checkpoint, Entry, State
 from gagpo.runs.entries import SampledEntry, StateEntry
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder, enough
+from gagpo.settings import RunSettings
 from gagpo.training.annotations import annotate
 from gagpo.training.counters import Counters
 from gagpo.training.empty_batch import require_turns
@@ -81,11 +83,12 @@ class Trainer:
             settings.algorithm.controllers, settings.training.target_kl, settings.optimizer.scale_by_groups
         )
         self.interruptions = Interruptions(ranks)
-        rollout = rollout_of(ranks, self.interruptions)
+        rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else None)
         schedule = Schedule(settings, tasks)
         self.collector: Collector
         if settings.rollout.ahead:
-            self.collector = AheadCollector(settings, schedule, controllers)
+            ahead = AheadCollector(settings, schedule, controllers)
+            self.collector = ahead if ranks.alone else FirstRankCollector(ahead, ranks, self.interruptions)
         else:
             self.collector = OnPolicyCollector(settings, schedule, controllers, rollout)
 
@@ -96,7 +99,7 @@ class Trainer:
         policy = load_policy(settings, checkpoint, commit)
         model = policy.model
         if not ranks.alone:
-            model = unsharded_copy(policy.model, settings.engine.dtype, needs_weights(settings))
+            model = unsharded_copy(policy.model, settings.engine.dtype, needs_weights(settings, ranks))
         self.time_left = TimeLeft(settings)
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, checkpoint)
@@ -137,7 +140,7 @@ class Trainer:
         """
         with (
             self.interruptions.watching(),
-            open_run_pool(self.settings) as pool,
+            open_run_pool(self._pool_settings()) as pool,
             self.recorder.recording(self.iteration),
         ):
             try:
@@ -149,6 +152,13 @@ class Trainer:
             finally:
                 self.collector.close()
                 self.sampler.engine.close()
+
+    def _pool_settings(self) -> RunSettings:
+        """The run's settings, with a single worker on a rank that steps no environment."""
+        settings = self.settings
+        if not settings.rollout.ahead or self.ranks.first:
+            return settings
+        return settings.model_copy(update={"rollout": settings.rollout.model_copy(update={"workers": 1})})
 
     def _train(self, pool: Pool) -> None:
         settings = self.settings

@@ -3,6 +3,7 @@
 A machine of two cores takes some minutes, most of them for servers to start. One is stopped, and missed after a minute.
 """
 
+import copy
 import os
 import signal
 
@@ -12,9 +13,12 @@ import torch
 
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.registry import engine_options
+from gagpo.agents.engines.remote.adapter_transfer import AdapterTransfer
+from gagpo.agents.engines.sync import weights_synced
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.envs.pool import WorkerPool
+from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.model.weights import named_tensors
 from tests.scale.models import save_qwen
@@ -177,5 +181,34 @@ def test_logprobs_follow_five_updates_without_tied_embeddings(tied, tmp_path):
     engine = make_engine(engine_options("vllm", dict(replicas=1, logs=str(tmp_path), **PATIENCE)), model, tokenizer)
     try:
         follows_five_updates(engine, tmp_path)
+    finally:
+        engine.close()
+
+
+def test_an_adapter_is_loaded_next_to_its_base(tmp_path):
+    """The base is sent once; log-probabilities follow the adapter of every update."""
+    save_qwen(tmp_path / "model", tied=False)
+    model, tokenizer = load_model(str(tmp_path / "model")), load_tokenizer(str(tmp_path / "model"))
+    adapters.inject(model, 4, 8.0, "all-linear")
+    engine = make_engine(engine_options("vllm", dict(replicas=1, logs=str(tmp_path), **PATIENCE)), model, tokenizer)
+    try:
+        assert isinstance(engine._transfer, AdapterTransfer) and engine._transfer.has_base
+        sizes = []
+        for update in range(3):
+            with weights_synced(engine, model):
+                rng = torch.Generator().manual_seed(update)
+                with torch.no_grad():
+                    for parameter in adapters.adapter_parameters(model).values():
+                        parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
+            sizes.append(engine.measures()["engine_bytes_sync"])
+            plain = plain_copy(adapters.merge(copy.deepcopy(model)), tmp_path / str(update))
+            requests = [Request(place, ids, update) for place, ids in enumerate(prompts(tokenizer, 4, update))]
+            for request, out in zip(requests, engine.generate(requests, Sampling(0.9, max_tokens=8)), strict=True):
+                expected = recomputed(plain, request.prompt_ids, out.ids, 0.9)
+                np.testing.assert_allclose(out.logprobs, expected, atol=1e-4)
+                engine.release(request.session)
+        print("bytes of three updates:", sizes, "gap:", engine.measures()["engine_gap"])
+        adapter = sum(parameter.nbytes for parameter in adapters.adapter_parameters(model).values())
+        assert all(adapter <= size < 2 * adapter + 10_000 for size in sizes)
     finally:
         engine.close()

@@ -131,6 +131,10 @@ class Client:
         data = None if body is None else json.dumps(body).encode()
         await self._send("POST", path, data, deadline, CONTROL_BYTES)
 
+    async def get(self, path: str, deadline: float) -> bytes:
+        """The answer to a GET."""
+        return await self._send("GET", path, None, deadline, CONTROL_BYTES)
+
     async def close(self) -> None:
         """Close all connections; the server aborts what is under way."""
         await self._http.aclose()

@@ -21,9 +21,10 @@ from gagpo.agents.engines.parity import LogprobGap, ParityCheck
 from gagpo.agents.engines.peers import NoPeers, Peers, first_on_machine
 from gagpo.agents.engines.remote.adapter_transfer import AdapterTransfer, max_rank
 from gagpo.agents.engines.remote.client import Client, ReplicaError, ServedModel, temperature_of
+from gagpo.agents.engines.remote.nccl_transfer import NcclTransfer
 from gagpo.agents.engines.remote.placement import ServerShare, is_local, share_of, share_of_started
 from gagpo.agents.engines.remote.replicas import NEW, Replica, ReplicaRouter, ReplicasLost
-from gagpo.agents.engines.remote.server import Server, ServerPlan, StartedServers, plan_servers
+from gagpo.agents.engines.remote.server import BACKENDS, Server, ServerPlan, StartedServers, plan_servers
 from gagpo.agents.engines.remote.transfer import FileTransfer, Transfer, at_all
 from gagpo.agents.engines.remote.weight_folder import WeightFolder, parent_of_files
 from gagpo.base.errors import InvalidArgument
@@ -105,6 +106,7 @@ class VLLMServerEngine(ModelEngine):
             architecture=type(self.model).__name__,
             memory=memory,
             sleeps=self.placement == "colocated",
+            backend=BACKENDS[self.options.transfer],
         )
         return plan_servers(plan, self.options, self.placement, self.device, self.rank)
 
@@ -192,15 +194,24 @@ class VLLMServerEngine(ModelEngine):
     def _make_transfer(self, urls: Sequence[str], router: ReplicaRouter) -> Transfer:
         """How weights get to the servers that this rank updates."""
         form = None if self._model_changes else self._policy.adapter_form
+        if form is not None and max_rank(form.rank) is None:
+            form = None
+        over_nccl = self.options.transfer == "nccl"
+        if over_nccl and self.device.type != "cuda":
+            raise InvalidArgument(f"engine.options.transfer=nccl needs device=cuda (got {self.device.type})")
         path: Path | None = None
-        if self.peers.local == 0:
+        if self.peers.local == 0 and (form is not None or not over_nccl):
             folder = self._make_folder(urls)
             self._closing.append(folder.close)
             path = folder.path
-        files = FileTransfer(self.model, self.dtype, path, self.peers, router.run, router.deadline)
-        if form is None or max_rank(form.rank) is None:
-            return files
-        return AdapterTransfer(form, files, path, self.peers, router.run, router.deadline)
+        whole: Transfer
+        if over_nccl:
+            whole = NcclTransfer(self.model, self.dtype, self.device, router.run, router.deadline)
+        else:
+            whole = FileTransfer(self.model, self.dtype, path, self.peers, router.run, router.deadline)
+        if form is None:
+            return whole
+        return AdapterTransfer(form, whole, path, self.peers, router.run, router.deadline)
 
     def _make_folder(self, urls: Sequence[str]) -> WeightFolder:
         """The folder for the files of this machine. Raises: InvalidArgument if a server cannot see it."""
@@ -326,8 +337,12 @@ class VLLMServerEngine(ModelEngine):
         async def wake(client: Client) -> None:
             await client.post(WAKE_CACHE, None, self._router.deadline)
 
-        taken = [replica.client for replica, fault in zip(updated, faults, strict=True) if fault is None]
-        later = dict(zip((client.url for client in taken), self._router.run(at_all(taken, wake)), strict=True))
+        updated_clients = [replica.client for replica, fault in zip(updated, faults, strict=True) if fault is None]
+        later = dict(
+            zip(
+                (client.url for client in updated_clients), self._router.run(at_all(updated_clients, wake)), strict=True
+            )
+        )
         return [fault or later[replica.client.url] for replica, fault in zip(updated, faults, strict=True)]
 
     def _exchange(

@@ -41,6 +41,11 @@ class VLLMOptions(EngineOptions):
         description="folder for weights on their way to servers; servers on other machines need the same path; by "
         "default in /dev/shm if it has room, else the folder of temporary files",
     )
+    transfer: Literal["files", "nccl"] = Field(
+        "files",
+        description="how weights get to servers: files, or nccl from the trainer's GPU to GPUs that no rank trains on, "
+        "by vLLM's own weight transfer",
+    )
     logs: str | None = Field(None, description="folder for the servers' logs; by default deleted at the end")
     timeout: float = Field(600.0, gt=0, description="seconds for a response, and for each step of a weight update")
     health_timeout: float = Field(
@@ -64,6 +69,11 @@ class VLLMOptions(EngineOptions):
             raise InvalidArgument("give urls of servers that exist, or how many replicas to start, not both")
         if self.placement == "colocated" and self.replicas not in (None, 1):
             raise InvalidArgument(f"replicas must be 1 when colocated (got {self.replicas})")
+        if self.transfer == "nccl" and self.is_colocated("cuda"):
+            raise InvalidArgument(
+                "transfer=nccl connects different GPUs: name some that no rank trains on, engine.options="
+                f"{OTHER_GPUS}, or set transfer=files"
+            )
         self._require_one_gpu()
         return self
 

@@ -48,6 +48,9 @@ CPU_BLOCK = 32  # tokens of a cache block on a CPU: prompts are shared in whole 
 CPU_STEP = 8192  # tokens read in one step on a CPU
 POLL_SECONDS = 0.25
 CLOSE_SECONDS = 15.0
+BACKENDS = {"files": BACKEND, "nccl": "nccl"}
+"""vLLM's names of the ways in which weights come, by ``engine.options.transfer``."""
+
 EXTENSION = "gagpo.agents.engines.remote.vllm_extension.WorkerExtension"
 
 
@@ -63,6 +66,7 @@ class ServerPlan:
     devices: numbers of its GPUs, ``()`` for a CPU.
     sleeps: whether it can free its GPU.
     threads: CPU threads of a server without GPUs.
+    backend: vLLM's name of the way in which weights come.
     max_lora_rank: maximum rank of the adapter that it can load; None to load none.
     more: further arguments for vLLM's command line.
     """
@@ -75,6 +79,7 @@ class ServerPlan:
     devices: tuple[int, ...] = ()
     sleeps: bool = False
     threads: int = 1
+    backend: str = BACKEND
     max_lora_rank: int | None = None
     more: tuple[str, ...] = ()
 
@@ -85,7 +90,7 @@ def arguments(plan: ServerPlan) -> list[str]:
 
     line = ["--model", plan.folder, "--load-format", "dummy", "--skip-tokenizer-init", "--tokens-only"]
     line += ["--dtype", plan.dtype, "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-    line += ["--enable-prefix-caching", "--weight-transfer-config", json.dumps({"backend": BACKEND})]
+    line += ["--enable-prefix-caching", "--weight-transfer-config", json.dumps({"backend": plan.backend})]
     line += ["--worker-extension-cls", EXTENSION]
     if plan.max_length is not None:
         line += ["--max-model-len", str(plan.max_length)]
@@ -310,6 +315,7 @@ def main(line: Sequence[str]) -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--max-length", type=int, help="most tokens of a prompt and its response")
+    parser.add_argument("--transfer", choices=("files", "nccl"), default="files", help="as the trainer's option")
     parser.add_argument("--lora-rank", type=int, help="rank of the adapter that the trainer will send")
     parser.add_argument("--devices", type=int, nargs="*", default=[], help="numbers of the GPUs; none for a CPU")
     options = parser.parse_args(line[:end])
@@ -319,6 +325,7 @@ def main(line: Sequence[str]) -> None:
         max_length=options.max_length,
         devices=tuple(options.devices),
         threads=max(1, os.cpu_count() or 1),
+        backend=BACKENDS[options.transfer],
         max_lora_rank=None if options.lora_rank is None else _rank_limit(parser, options.lora_rank),
         more=tuple(line[end + 1 :]),
     )

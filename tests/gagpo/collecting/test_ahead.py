@@ -200,9 +200,15 @@ def test_what_cannot_go_with_it_is_refused_in_one_line(corridor, changes, said):
         load(corridor(**{"rollout": AHEAD, **changes}))
 
 
-def test_several_processes_do_not_sample_ahead(corridor):
-    with pytest.raises(SettingsError, match=r"rollout.ahead=1 needs a single process \(got 2\)"):
-        require_fitting(load(corridor(rollout=AHEAD)), 2)
+def test_several_processes_sample_ahead_but_not_on_their_own_gpus(corridor):
+    require_fitting(load(corridor(rollout={**AHEAD, "tasks": 3})), 2)  # the first rank samples all groups
+    settings = load(corridor(rollout=AHEAD, engine="vllm"))
+    require_fitting(settings, 2)  # on a CPU they share it anyway
+    settings = settings.model_copy(update={"device": "cuda"})
+    with pytest.raises(SettingsError, match=r"name other GPUs with engine=vllm engine.options=\{replicas: 1, gpus"):
+        require_fitting(settings, 2)
+    elsewhere = {"name": "vllm", "options": {"gpus": [6]}}
+    require_fitting(load(corridor(rollout=AHEAD, engine=elsewhere)).model_copy(update={"device": "cuda"}), 2)
 
 
 def test_the_correction_is_for_older_weights_unless_another_is_named(corridor):

@@ -31,10 +31,13 @@ def test_what_servers_are_made_on_has_names_and_no_numbers(tiny, adapted):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, {"lora": {"rank": 4, "alpha": 4.0}}], ids=["weights", "adapter"])
-def test_two_ranks_with_a_server_each_train_as_one_process_with_both(tmp_path, warm_model, more):
+@pytest.mark.parametrize("how", ["weights", "adapter", "merged adapter"])
+def test_two_ranks_with_a_server_each_train_as_one_process_with_both(tmp_path, warm_model, how):
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
+    more = {} if how == "weights" else {"lora": {"rank": 4, "alpha": 4.0}}
     with serving(model, tokenizer, count=2) as fakes:
+        for fake in fakes:
+            fake.takes_lora = how == "adapter"
         engine = {"name": "vllm", "options": {"urls": [fake.url for fake in fakes], "health_timeout": 60.0}}
         training = {"iterations": 2, "minibatches": 2, "save_every": 100}
         config = write_config(tmp_path, warm_model, engine=engine, training=training, **more)
@@ -45,3 +48,22 @@ def test_two_ranks_with_a_server_each_train_as_one_process_with_both(tmp_path, w
     require_close(weights(tmp_path / "one"), weights(tmp_path / "two"), 1e-5)
     rows = RunFolder.open(tmp_path / "two").metrics()
     assert len(rows) == 2 and all(row["engine_gap"] < 1e-4 and row["engine_servers"] == 1 for row in rows)
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    assert all((row["engine_bytes_sync"] < parameters / 2) == (how == "adapter") for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("servers", [1, 3])
+def test_two_ranks_share_one_server_or_three(tmp_path, warm_model, servers):
+    model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
+    with serving(model, tokenizer, count=servers) as fakes:
+        options = {"urls": [fake.url for fake in fakes], "health_timeout": 60.0, "folder": str(tmp_path / "weights")}
+        training = {"iterations": 2, "minibatches": 2, "save_every": 100}
+        config = write_config(tmp_path, warm_model, engine={"name": "vllm", "options": options}, training=training)
+        train_in_one([(config, tmp_path / "one", None)])
+        before = [fake.orders.count("/finish_weight_update") for fake in fakes]
+        train_in_two([(config, tmp_path / "two", None)], tmp_path)
+        # The weights at the start, and those of two updates: once each, whoever samples there.
+        assert [fake.orders.count("/finish_weight_update") for fake in fakes] == [count + 3 for count in before]
+    require_close(weights(tmp_path / "one"), weights(tmp_path / "two"), 1e-5)
+    assert not list((tmp_path / "weights").iterdir())

@@ -33,10 +33,14 @@ CASES = {
     },
 }
 CHUNK = 4096  # logits, about a dozen tokens: the output layer is computed again in the backward pass
-QUICK = ("lora", "a step taken back")
+QUICK = ("lora", "a step taken back", "states in host memory")
 CASES["activations computed twice"] = {
     "algorithm": CASES["ppo by tokens"]["algorithm"],
     "training": {"gradient_checkpointing": True},
+}
+CASES["states in host memory"] = {
+    "algorithm": {"preset": "ppo_turn", "kl": {"coefficient": 0.05}},  # with a critic and a reference
+    "training": {"offload": True},
 }
 
 
@@ -46,9 +50,10 @@ def both(folder, model, names, minibatches):
     for name in names:
         case = {**CASES[name]}
         training = {"iterations": 2, "minibatches": minibatches, "save_every": 100, **case.pop("training", {})}
-        config = write_config(folder / name, model, training=training, **case)
         found[name] = {count: folder / name / f"of-{count}" for count in (1, 2)}
         for count, place in found[name].items():
+            own = training if count == 2 else {**training, "offload": False}  # only several processes offload
+            config = write_config(folder / name / f"config-{count}", model, training=own, **case)
             jobs[count].append((config, place, CHUNK if name == "chunks and decay" else None))
     train_in_one(jobs[1])
     train_in_two(jobs[2], folder)

@@ -1,9 +1,12 @@
 """Weight decay and schedules."""
 
 import pytest
+import torch
 
-from gagpo.learning.optimizer import lr_scale, parameter_groups
-from gagpo.settings import OptimizerSettings
+from gagpo.learning.optimizer import lr_scale, make_optimizer, parameter_groups
+from gagpo.runs.run_folder import RunFolder
+from gagpo.settings import OptimizerSettings, SettingsError, load
+from gagpo.training.trainer import Trainer
 
 
 def test_gains_and_biases_do_not_decay(tiny):
@@ -27,3 +30,27 @@ def test_gains_and_biases_do_not_decay(tiny):
 def test_schedules(schedule, expected):
     settings = OptimizerSettings(warmup_iterations=2, lr_scheduler=schedule)
     assert [lr_scale(settings, i, 6) for i in range(6)] == pytest.approx(expected, abs=1e-6)
+
+
+def test_states_in_host_memory_need_several_processes(corridor, tmp_path):
+    settings = load(corridor(training={"offload": True}))
+    with pytest.raises(
+        SettingsError, match=r"training\.offload needs processes=2 or more \(got 1\): set training\.off"
+    ):
+        Trainer(RunFolder.new(tmp_path / "run", settings), quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_fused_step_on_host_memory_is_the_usual_step_up_to_rounding():
+    steps = []
+    for offloaded in (False, True):
+        torch.manual_seed(0)
+        parameter = torch.nn.Parameter(torch.randn(50))
+        optimizer = make_optimizer(
+            [{"params": [parameter], "lr": 1e-2}], OptimizerSettings(weight_decay=0.1), offloaded
+        )
+        for _ in range(5):
+            parameter.grad = torch.randn(50)
+            optimizer.step()
+        steps.append(parameter.detach())
+    torch.testing.assert_close(*steps, atol=1e-6, rtol=1e-6)

@@ -5,6 +5,7 @@ import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -105,6 +106,7 @@ class FakeServer:
     silent: nothing is answered any more.
     gone: all connections end.
     deaf: updates are accepted and not applied.
+    takes_lora: adapters can be loaded.
     asked: the bodies of requests for tokens.
     """
 
@@ -123,6 +125,7 @@ class FakeServer:
         self.url = ""
         self.delay = 0.0
         self.gone = False
+        self.takes_lora, self.below, self.adapters = False, {}, {}
 
     def die(self):
         """Behave like a killed process: the port closes, and open connections end."""
@@ -138,6 +141,8 @@ class FakeServer:
             version = self.version
             self.engine.release(0)
             self.engine.stops = stops
+            if body.get("model") not in (None, *self.adapters):
+                raise LookupError(f"the model {body['model']} does not exist")
             (out,) = self.engine.generate([request], sampling)
         self.free.wait(self.delay)
         return out, version, place
@@ -156,7 +161,14 @@ class FakeServer:
 
     def order(self, path, body):
         self.orders.append(path)
-        if path == "/init_weight_transfer_engine":
+        if path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+            if not self.takes_lora:
+                return 404, '{"detail": "Not Found"}'
+            wrong = (self.load_adapter if path == "/v1/load_lora_adapter" else self.unload_adapter)(**body)
+            return (400, json.dumps({"error": wrong})) if wrong else (200, "Success")
+        if path == "/update_weight_version":
+            self.version = body["new_version"]
+        elif path == "/init_weight_transfer_engine":
             self.parameters = body["init_info"]["parameters"]
         elif path == "/start_weight_update":
             if self.loading is not None:
@@ -171,6 +183,26 @@ class FakeServer:
             self.take(loading, body["weight_version"])
         return 200, "{}"
 
+    def load_adapter(self, lora_name, lora_path):
+        """Apply an adapter to the weights below it, as peft does, in place of the last one; returns an error or ''."""
+        if lora_name in self.adapters:
+            return f"the adapter {lora_name} has been loaded"
+        config = json.loads((Path(lora_path) / "adapter_config.json").read_text())
+        adapter = load_file(str(Path(lora_path) / "adapter_model.safetensors"))
+        self.adapters[lora_name] = adapter
+        with self.lock, torch.no_grad():
+            self.below = self.below or {name: p.clone() for name, p in self.model.named_parameters()}
+            for name, parameter in self.model.named_parameters():
+                key = f"base_model.model.{name.removesuffix('.weight')}.lora_%s.weight"
+                if key % "A" in adapter and not self.deaf:
+                    scale = config["lora_alpha"] / config["r"]
+                    parameter.copy_(self.below[name] + scale * adapter[key % "B"] @ adapter[key % "A"])
+            self.engine.load_weights(named_tensors(self.model, merged=False))
+        return ""
+
+    def unload_adapter(self, lora_name):
+        return "" if self.adapters.pop(lora_name, None) is not None else f"the adapter {lora_name} cannot be found"
+
     def take(self, tensors, version):
         """New weights."""
         with self.lock, torch.no_grad():
@@ -179,7 +211,7 @@ class FakeServer:
                 for name, tensor in tensors.items():
                     names[name].copy_(tensor)
                 self.engine.load_weights(named_tensors(self.model, merged=False))
-            self.version = version
+            self.version, self.below = version, {}
 
     def look_up(self, path):
         """The answer to a GET."""
@@ -191,7 +223,7 @@ class FakeServer:
             for parameter in self.model.parameters():
                 parameter.normal_()
             self.engine.load_weights(named_tensors(self.model, merged=False))
-            self.version = "default"
+            self.version, self.below, self.adapters = "default", {}, {}
 
     def close(self):
         """Nothing else runs."""
@@ -206,7 +238,11 @@ class FakeServer:
             def do_POST(self):
                 raw = self.rfile.read(int(self.headers.get("content-length", 0)))
                 body = json.loads(raw) if raw else None
-                self.answer(*(fake.generate(body) if self.path == fake.generating else fake.order(self.path, body)))
+                try:
+                    answer = fake.generate(body) if self.path == fake.generating else fake.order(self.path, body)
+                except LookupError as error:
+                    answer = 404, json.dumps({"error": str(error)})
+                self.answer(*answer)
 
             def answer(self, status, text):
                 if fake.silent:
