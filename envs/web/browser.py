@@ -7,20 +7,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError
 from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import KEYS, Command
-from gagpo.envs.web.driver import BrowserLost
+from gagpo.envs.web.errors import BrowserLost, Navigated, PageHung
 from gagpo.envs.web.page import WebPage
 from gagpo.envs.web.server import Pages, Server
-
-if TYPE_CHECKING:
-    from selenium.webdriver.remote.webdriver import WebDriver
 
 THINKING = 1_000
 """Milliseconds on the page's own clock that pass with every action."""
@@ -30,8 +26,6 @@ MOST_BROWSERS = 4
 
 _MOST_HISTORY = 25  # pages; a browser remembers 50
 _SCRIPTS = ("clock", "guards", "reader")
-# What the browser says when the page changed while a script ran.
-_NAVIGATED = ("navigated or closed", "context was destroyed", "Cannot find context", "Cannot find default execution")
 _WHY = {
     "gone": "[{0}] is not on this page",
     "option": "[{0}] is an option of a list: write select[{0}]",
@@ -42,14 +36,6 @@ _WHY = {
     "read-only": "[{0}] cannot be changed",
     "no field": "[{0}] is not a field to type into",
 }
-
-
-class PageHung(GagpoError, TimeoutError):
-    """The page did not answer in time, and its browser was ended."""
-
-
-class _Navigated(Exception):
-    """The page was left while a script ran."""
 
 
 @functools.cache
@@ -96,8 +82,7 @@ class Browser:
         self.page = WebPage("", (), (), (False, False), "")
         self.last: Command | None = None
         self.parked = False
-        self._driver: WebDriver | None = None
-        self._end: Callable[[], None] | None = None
+        self._started: drivers.StartedBrowser | None = None
         self._server: Server | None = None
         self._ignored = ""
         self._probe = "null"
@@ -126,7 +111,7 @@ class Browser:
         prepare: a JavaScript expression to evaluate once before the page is read; returns its value.
         probe: a JavaScript expression to evaluate with every reading; its value is ``page.probe``.
         """
-        if self._driver is None:
+        if self._started is None:
             self._take_over()
         self._touch()
         address = self.address
@@ -136,7 +121,7 @@ class Browser:
         self._ignored = ignored
         self._probe = probe
         self.last = None
-        if self._driver is None:
+        if self._started is None:
             self._start()
         elif self._stored or self._failed:
             self.command("Network.clearBrowserCookies")
@@ -145,8 +130,8 @@ class Browser:
             self.command("Page.resetNavigationHistory")
         self._failed = True  # until the page has been read
         self._stored = False
-        self._guard(lambda started: started.get(address + path))
-        value = self.evaluate(prepare) if prepare else None
+        self._navigate(address + path)
+        value = self.evaluate(f"__gagpo.loaded().then(() => ({prepare}))") if prepare else None
         self._first = self.read().place
         return value
 
@@ -161,7 +146,7 @@ class Browser:
                 self._failed = False
                 self._stored = self._stored or self.page.stored
                 return self.page
-            except _Navigated:
+            except Navigated:
                 if time.monotonic() > deadline:
                     raise self._hung() from None
 
@@ -169,7 +154,7 @@ class Browser:
         """The value of a JavaScript expression, as plain data; a promise is awaited."""
         try:
             return self._evaluate(expression)
-        except _Navigated:
+        except Navigated:
             return self._evaluate(expression)
 
     def screenshot(self) -> str:
@@ -199,7 +184,7 @@ class Browser:
                     raise CallError(f"the page cannot be scrolled {command.text}")
             else:
                 self._back()
-        except _Navigated:
+        except Navigated:
             pass  # the page went on while the command was carried out
         self.last = command
         return self.read()
@@ -255,7 +240,7 @@ class Browser:
             try:
                 if self._evaluate(expression) != before:
                     return
-            except _Navigated:
+            except Navigated:
                 return
 
     def _require(self, number: int) -> None:
@@ -277,9 +262,21 @@ class Browser:
 
     def command(self, name: str, **parameters: Any) -> Any:
         """Send a command of the DevTools protocol."""
-        return self._guard(
-            lambda started: started.execute("executeCdpCommand", {"cmd": name, "params": parameters})["value"]
-        )
+        if self._started is None:
+            raise BrowserLost("the browser ended")
+        try:
+            return self._started.devtools.command(name, parameters)
+        except TimeoutError:
+            raise self._hung() from None
+        except BrowserLost:
+            self._drop()
+            raise
+
+    def _navigate(self, address: str) -> None:
+        failure = self.command("Page.navigate", url=address).get("errorText", "")
+        if failure:
+            self._drop()
+            raise BrowserLost(f"the browser cannot open {address}: {failure:.200}")
 
     def _evaluate(self, expression: str) -> Any:
         answer = self.command("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
@@ -287,14 +284,14 @@ class Browser:
             details = answer["exceptionDetails"]
             text = details.get("exception", {}).get("description") or details.get("text", "")
             if "__gagpo" in text or "is not defined" in text:
-                raise _Navigated(text)  # a document that is not ready yet
+                raise Navigated(text)  # a document that is not ready yet
             raise BrowserLost(f"a script failed in the page {self.page.path}: {text[:200]}")
         return answer["result"].get("value")
 
     def _start(self) -> None:
         host, _, port = self.address.rpartition(":")
         reachable = f"{host.removeprefix('http://')}:{port}"
-        self._driver, self._end = drivers.start(reachable, self.timeout, self.grid)
+        self._started = drivers.start(reachable, self.timeout, self.grid)
         self.command("Page.addScriptToEvaluateOnNewDocument", source=_preparation())
         self.command("Emulation.setTimezoneOverride", timezoneId="UTC")
         self.command("Emulation.setFocusEmulationEnabled", enabled=True)
@@ -313,48 +310,27 @@ class Browser:
             return browser._thread, browser.timeout, browser.grid, browser.host
 
         self._thread = threading.get_ident()
-        running = [browser for browser in _RUNNING if browser._driver and likeness(browser) == likeness(self)]
+        running = [browser for browser in _RUNNING if browser._started and likeness(browser) == likeness(self)]
         if len(running) < MOST_BROWSERS:
             return
         other = running[0]
         _RUNNING.remove(other)
         if self._server is not None:
             self._server.close()
-        self._driver = other._driver
-        self._end = other._end
+        self._started = other._started
         self._server = other._server
-        other._driver = other._end = other._server = None
+        other._started = None
+        other._server = None
         other.parked = True
         self._failed = True
 
     def _drop(self) -> None:
         if self in _RUNNING:
             _RUNNING.remove(self)
-        end = self._end
-        self._end = self._driver = None
-        if end is not None:
-            end()
-
-    def _guard(self, act: Callable[[WebDriver], Any]) -> Any:
-        """Use the driver; whatever goes wrong becomes one of this module's errors."""
-        from selenium.common.exceptions import TimeoutException, WebDriverException
-        from urllib3.exceptions import HTTPError, TimeoutError
-
-        if self._driver is None:
-            raise BrowserLost("the browser ended")
-        try:
-            return act(self._driver)
-        except (TimeoutException, TimeoutError):
-            raise self._hung() from None
-        except WebDriverException as error:
-            text = " ".join(str(error.msg or error).split())
-            if any(words in text for words in _NAVIGATED):
-                raise _Navigated(text) from None
-            self._drop()
-            raise BrowserLost(f"the browser ended: {text[:200]}") from None
-        except (HTTPError, OSError, ValueError, KeyError) as error:  # the driver ended, or answered without sense
-            self._drop()
-            raise BrowserLost(f"the browser's driver does not answer: {type(error).__name__}") from None
+        started = self._started
+        self._started = None
+        if started is not None:
+            started.end()
 
     def _hung(self) -> PageHung:
         path = self.page.path

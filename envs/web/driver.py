@@ -6,11 +6,14 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gagpo.base.child import Child, ChildFailed
-from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.web.devtools import DevTools, DriverDevTools, SocketDevTools
+from gagpo.envs.web.errors import BrowserLost, BrowserMissing
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webdriver import WebDriver
@@ -34,7 +37,7 @@ _FLAGS = (
     "--disable-sync",
     "--disable-popup-blocking",
     "--block-new-web-contents",
-    "--disable-features=BackForwardCache,Translate,OptimizationHints,MediaRouter",
+    "--disable-features=BackForwardCache,DeferRendererTasksAfterInput,Translate,OptimizationHints,MediaRouter",
     "--no-first-run",
     "--no-default-browser-check",
     "--mute-audio",
@@ -45,12 +48,18 @@ _FLAGS = (
 )
 
 
-class BrowserMissing(MissingPackage):
-    """Selenium, Chromium or its driver is not installed."""
+@dataclass(frozen=True)
+class StartedBrowser:
+    """A browser that runs.
 
+    driver: started it.
+    devtools: takes commands for its page.
+    end: ends it; called once.
+    """
 
-class BrowserLost(GagpoError, RuntimeError):
-    """The browser or its driver ended, or does not start."""
+    driver: WebDriver
+    devtools: DevTools
+    end: Callable[[], None]
 
 
 def require_selenium() -> None:
@@ -84,8 +93,8 @@ def check_grid(grid: str) -> str:
     return grid
 
 
-def start(reachable: str, timeout: float, grid: str | None) -> tuple[WebDriver, Callable[[], None]]:
-    """Start a browser that can reach ``reachable`` (HOST:PORT) only; returns it with a function that ends it.
+def start(reachable: str, timeout: float, grid: str | None) -> StartedBrowser:
+    """Start a browser that can reach ``reachable`` (HOST:PORT) only.
 
     timeout: seconds that one command may take.
     grid: address of a Selenium Grid; None for this machine.
@@ -97,7 +106,7 @@ def start(reachable: str, timeout: float, grid: str | None) -> tuple[WebDriver, 
     require_selenium()
     if grid is not None:
         driver = _session(check_grid(grid), _options(reachable), timeout)
-        return driver, lambda: _quit(driver)
+        return StartedBrowser(driver, DriverDevTools(driver), lambda: _quit(driver))
     browser, program = find_programs()
     supervisor = Child(
         "gagpo.envs.web.supervisor:serve",
@@ -113,14 +122,33 @@ def start(reachable: str, timeout: float, grid: str | None) -> tuple[WebDriver, 
         options = _options(reachable)
         options.binary_location = browser
         options.add_argument(f"--user-data-dir={folder}/profile")
-        options.add_argument("--remote-debugging-pipe")  # the browser ends with its driver
+        options.add_argument("--remote-debugging-pipe")  # the driver's: the browser ends with it
+        options.add_argument("--remote-debugging-port=0")  # ours
         driver = _session(f"http://127.0.0.1:{port}", options, timeout)
+        devtools = _connect(driver, timeout)
     except ChildFailed as error:
         raise BrowserLost(str(error)) from None
     except BaseException:
         supervisor.end(END_SECONDS)
         raise
-    return driver, lambda: _end(supervisor)
+
+    def end() -> None:
+        devtools.close()
+        supervisor.end(END_SECONDS)
+
+    return StartedBrowser(driver, devtools, end)
+
+
+def _connect(driver: WebDriver, timeout: float) -> SocketDevTools:
+    """A connection to the page of a browser of this machine."""
+    from selenium.common.exceptions import WebDriverException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        address = str(driver.capabilities["goog:chromeOptions"]["debuggerAddress"])
+        return SocketDevTools(int(address.rpartition(":")[2]), driver.current_window_handle, timeout)
+    except (KeyError, ValueError, WebDriverException, HTTPError, OSError) as error:
+        raise BrowserLost(f"the browser has no debugging port: {_short(error)}") from None
 
 
 def _options(reachable: str) -> Any:
@@ -186,10 +214,6 @@ def _quit(driver: WebDriver) -> None:
     thread = threading.Thread(target=end, daemon=True)
     thread.start()
     thread.join(MARGIN_SECONDS)
-
-
-def _end(supervisor: Child) -> None:
-    supervisor.end(END_SECONDS)
 
 
 def _short(error: BaseException) -> str:

@@ -14,7 +14,8 @@ from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import CallError, ToolCall
 from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import INSTRUCTIONS, TOOLS, Command, parse, parse_call
-from gagpo.envs.web.browser import Browser, PageHung
+from gagpo.envs.web.browser import Browser
+from gagpo.envs.web.errors import PageHung
 from gagpo.envs.web.page import OBSERVATIONS, Line, Observation
 from gagpo.envs.web.source import Standing, make_source
 

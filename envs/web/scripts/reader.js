@@ -324,6 +324,13 @@ function reader(gagpo) {
     }
   };
 
+  // Resolves once the page and what it names are loaded, and its own functions for that have run.
+  gagpo.loaded = async () => {
+    if (document.readyState === 'complete') return;
+    await new Promise((resume) => { addEventListener.call(window, 'load', resume, {once: true}); });
+    await gagpo.yield(); // the page's own listeners may come after this one
+  };
+
   // What the page is, once its timers of the next `milliseconds` have run.
   gagpo.look = async (milliseconds, ignore) => {
     ignored = ignore;
@@ -334,9 +341,7 @@ function reader(gagpo) {
       gagpo.stay();
     };
     await leave();
-    if (document.readyState !== 'complete') {
-      await new Promise((resume) => { addEventListener.call(window, 'load', resume, {once: true}); });
-    }
+    await gagpo.loaded();
     await gagpo.advance(milliseconds - 1);
     await Promise.race([gagpo.answered(), gagpo.wait(PATIENCE)]);
     await Promise.race([pictures(), gagpo.wait(PATIENCE)]);

@@ -20,8 +20,8 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError
 from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import Command, parse
-from gagpo.envs.web.browser import Browser, PageHung
-from gagpo.envs.web.driver import BrowserLost, BrowserMissing
+from gagpo.envs.web.browser import Browser
+from gagpo.envs.web.errors import BrowserLost, BrowserMissing, PageHung
 from gagpo.envs.web.server import Files, Request, Response
 from gagpo.envs.web.supervisor import PREFIX
 from tests.envs.web.conftest import needs_browser
@@ -270,7 +270,7 @@ def test_files_outside_of_the_folder_are_not_served(tmp_path):
 
 def processes(browser):
     """The browser's process, its driver and all others below the supervisor."""
-    started = psutil.Process(browser._driver.capabilities["goog:processID"])
+    started = psutil.Process(browser._started.driver.capabilities["goog:processID"])
     supervisor = started.parent().parent()
     return supervisor, [supervisor, *supervisor.children(recursive=True)]
 
@@ -321,7 +321,7 @@ def test_a_page_that_hangs_while_it_loads_is_ended_at_the_deadline(own_browser, 
 def test_a_killed_browser_is_an_error_and_the_next_visit_starts_another(own_browser, victim):
     own_browser.open("/", lambda request: Response(b"hello"))
     supervisor, all_processes = processes(own_browser)
-    started = psutil.Process(own_browser._driver.capabilities["goog:processID"])
+    started = psutil.Process(own_browser._started.driver.capabilities["goog:processID"])
     if victim != "page":
         {"browser": started, "driver": started.parent(), "supervisor": supervisor}[victim].kill()
     deadline = time.monotonic() + 20
@@ -357,7 +357,7 @@ def test_a_killed_owner_takes_its_browser_and_the_folder_along(number, short_fol
     script = (
         "import time; from gagpo.envs.web.browser import Browser; from gagpo.envs.web.server import Response\n"
         "browser = Browser(); browser.open('/', lambda request: Response(b'hello'))\n"
-        "print(browser._driver.capabilities['goog:processID'], flush=True); time.sleep(60)"
+        "print(browser._started.driver.capabilities['goog:processID'], flush=True); time.sleep(60)"
     )
     variables = {**os.environ, "TMPDIR": str(short_folder)}
     # A process that a shell starts in the background ignores SIGINT, and so do its children, unless it is reset.

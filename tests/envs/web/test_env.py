@@ -175,7 +175,7 @@ def test_more_episodes_than_browsers_take_turns_and_see_the_same(env, monkeypatc
     others = [WebEnv(source=f"{__name__}:WordSource", expert=True) for _ in range(3)]
     try:
         starts = [other.reset(options={"task": "train-red"})[0] for other in others]
-        assert sum(other.browser._driver is not None for other in others) == 1
+        assert sum(other.browser._started is not None for other in others) == 1
         steps = [[other.step(action) for other in others] for action in actions]
         for number in range(3):
             assert [starts[number], *(results[number] for results in steps)] == expected
