@@ -21,6 +21,9 @@ from gagpo.envs.web.server import Pages, Server
 THINKING = 1_000
 """Milliseconds on the page's own clock that pass with every action."""
 
+WINDOW = 1_000, 700
+"""Width and height of what is shown at once, in pixels."""
+
 MOST_BROWSERS = 4
 """Browsers that one thread runs for one set of settings: more episodes take turns, see :class:`Browser`."""
 
@@ -228,17 +231,18 @@ class Browser:
         current = history["currentIndex"]
         if self.page.place <= self._first or current < 1:
             raise CallError("there is no page to go back to")
-        before = self.page.path
         self.command("Page.navigateToHistoryEntry", entryId=history["entries"][current - 1]["id"])
-        self._await_departure(before)
+        self._await_departure(self.page.place)
 
-    def _await_departure(self, before: str) -> None:
-        """Wait for another page: going back is begun by the browser, so the page itself does not know of it."""
-        expression = "location.pathname + location.search + location.hash"
+    def _await_departure(self, place: int) -> None:
+        """Wait for another page: going back is begun by the browser, so the page itself does not know of it.
+
+        place: of the page that is left; its address may be that of the page before it.
+        """
         deadline = time.monotonic() + self.timeout
         while time.monotonic() < deadline:
             try:
-                if self._evaluate(expression) != before:
+                if self._evaluate("window.navigation?.currentEntry?.index ?? 0") != place:
                     return
             except Navigated:
                 return
@@ -293,6 +297,9 @@ class Browser:
         reachable = f"{host.removeprefix('http://')}:{port}"
         self._started = drivers.start(reachable, self.timeout, self.grid)
         self.command("Page.addScriptToEvaluateOnNewDocument", source=_preparation())
+        # What is in view must not depend on the frame that a version of the browser draws around its window.
+        size = {"width": WINDOW[0], "height": WINDOW[1], "deviceScaleFactor": 1, "mobile": False}
+        self.command("Emulation.setDeviceMetricsOverride", **size)
         self.command("Emulation.setTimezoneOverride", timezoneId="UTC")
         self.command("Emulation.setFocusEmulationEnabled", enabled=True)
         self.command("Page.setInterceptFileChooserDialog", enabled=True)  # nothing can be uploaded

@@ -82,7 +82,7 @@ class SocketDevTools:
                 self._heed(answer.get("method", ""))
         except (WebSocketTimeoutException, TimeoutError):
             raise TimeoutError(f"{name} was not answered in {self.timeout:g} s") from None
-        except (WebSocketException, OSError, ValueError) as error:
+        except (WebSocketException, OSError, ValueError, KeyError) as error:  # it closed the socket, or makes no sense
             raise BrowserLost(f"the browser ended: {type(error).__name__}") from None
 
     def close(self) -> None:

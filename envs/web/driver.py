@@ -22,8 +22,17 @@ START_SECONDS = 60.0
 END_SECONDS = 8.0
 MARGIN_SECONDS = 2.0  # the driver's own deadline comes first
 
+_OFF = (
+    "BackForwardCache",  # a page that is left ends, so that going back loads it again
+    "DeferRendererTasksAfterInput",  # else a page waits for its next frame after every click
+    "RenderDocument",  # a new frame for every page costs as much as a small page
+    "Translate",
+    "OptimizationHints",
+    "MediaRouter",
+)
 _FLAGS = (
     "--headless=new",
+    "--app=data:,",  # a window without tabs and address, which would be drawn anew for every page
     "--no-sandbox",  # a sandbox needs rights that containers lack; only local pages are shown
     "--disable-gpu",
     "--disable-quic",
@@ -37,7 +46,7 @@ _FLAGS = (
     "--disable-sync",
     "--disable-popup-blocking",
     "--block-new-web-contents",
-    "--disable-features=BackForwardCache,DeferRendererTasksAfterInput,Translate,OptimizationHints,MediaRouter",
+    f"--disable-features={','.join(_OFF)}",
     "--no-first-run",
     "--no-default-browser-check",
     "--mute-audio",

@@ -20,7 +20,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError
 from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import Command, parse
-from gagpo.envs.web.browser import Browser
+from gagpo.envs.web.browser import WINDOW, Browser
 from gagpo.envs.web.errors import BrowserLost, BrowserMissing, PageHung
 from gagpo.envs.web.server import Files, Request, Response
 from gagpo.envs.web.supervisor import PREFIX
@@ -189,6 +189,31 @@ def test_a_link_to_a_missing_page_can_be_left(show):
     assert '[1] link "a"' in act(browser, "back")
 
 
+def test_going_back_to_the_same_address_does_not_wait(show):
+    browser = show("<button onclick='history.pushState(1, \"\", location.href); this.textContent = 2'>1</button>")
+    act(browser, "click[1]")
+    begun = time.monotonic()
+    assert '[1] button "2"' in act(browser, "back")
+    assert time.monotonic() - begun < browser.timeout / 2
+    with pytest.raises(CallError, match="no page to go back to"):
+        act(browser, "back")
+
+
+def test_a_page_that_asks_whether_to_leave_is_left(show):
+    body = """<input><a href=/next>a</a><script>
+    addEventListener('beforeunload', (event) => { event.preventDefault(); event.returnValue = 'stay'; });</script>"""
+    browser = show(body, next="the next page")
+    act(browser, "type[1] x")  # a page may ask only those who used it
+    assert act(browser, "click[2]") == "the next page"
+    browser = show(body, next="the next page")
+    act(browser, "type[1] x")
+    assert text(show("another visit")) == "another visit"
+
+
+def test_the_window_has_the_same_size_with_every_browser(show):
+    assert show("x").evaluate("[innerWidth, innerHeight, devicePixelRatio]") == [*WINDOW, 1]
+
+
 @pytest.mark.slow  # only time can tell that no page will come
 def test_a_link_that_is_answered_without_a_page_leaves_this_one(show):
     browser = show("<a href=/empty>b</a>", empty=Response(b"", status=204))
@@ -229,6 +254,19 @@ def test_only_its_own_server_can_be_reached(show):
         browser.evaluate(f"location.href = 'http://127.0.0.1:{port}/'; 1")
         other.shutdown()
     assert _Secret.reached == 0
+
+
+def test_the_page_cannot_reach_the_debugging_port(show):
+    browser = show("a")
+    port = browser._started.driver.capabilities["goog:chromeOptions"]["debuggerAddress"].rpartition(":")[2]
+    target = browser._started.driver.current_window_handle
+    for host in ("127.0.0.1", "localhost", "[::1]"):
+        fetched = f"fetch('http://{host}:{port}/json', {{mode: 'no-cors'}}).then(() => 'reached', () => 'not')"
+        assert browser.evaluate(fetched) == "not"
+        connected = f"""new Promise((resolve) => {{
+            const socket = new WebSocket('ws://{host}:{port}/devtools/page/{target}');
+            socket.onopen = () => resolve('reached'); socket.onerror = () => resolve('not'); }})"""
+        assert browser.evaluate(connected) == "not"
 
 
 def test_a_visit_leaves_no_cookies_and_no_storage_to_the_next(show):
