@@ -84,11 +84,13 @@ class Meter:
     """Measures what passes in a ``with`` block."""
 
     def __enter__(self) -> Meter:
-        self._begun = time.perf_counter(), _cpu_seconds()
+        self._cpu = _cpu_seconds()
+        self._begun = time.perf_counter()  # last, because the list of processes takes long on a busy machine
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.seconds, self.cpu = time.perf_counter() - self._begun[0], _cpu_seconds() - self._begun[1]
+        self.seconds = time.perf_counter() - self._begun
+        self.cpu = _cpu_seconds() - self._cpu
 
 
 def _cpu_seconds() -> float:
