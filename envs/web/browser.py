@@ -14,7 +14,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError
 from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import KEYS, Command
-from gagpo.envs.web.errors import BrowserLost, Navigated, PageHung
+from gagpo.envs.web.errors import BrowserLost, Navigated, PageBroken, PageHung
 from gagpo.envs.web.page import WebPage
 from gagpo.envs.web.server import Pages, Server
 
@@ -74,6 +74,7 @@ class Browser:
     All methods that use a page can raise:
         BrowserLost: the browser ended.
         PageHung: the page did not answer in time.
+        PageBroken: the page broke the scripts that read it.
     """
 
     def __init__(self, timeout: float = 20.0, grid: str | None = None, host: str = "127.0.0.1"):
@@ -289,7 +290,8 @@ class Browser:
             text = details.get("exception", {}).get("description") or details.get("text", "")
             if "__gagpo" in text or "is not defined" in text:
                 raise Navigated(text)  # a document that is not ready yet
-            raise BrowserLost(f"a script failed in the page {self.page.path}: {text[:200]}")
+            self._failed = True
+            raise PageBroken(f"the page {self.page.path or '/'} breaks the scripts that read it: {text[:200]}")
         return answer["result"].get("value")
 
     def _start(self) -> None:

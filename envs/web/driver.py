@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -14,6 +16,7 @@ from gagpo.base.child import Child, ChildFailed
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.web.devtools import DevTools, DriverDevTools, SocketDevTools
 from gagpo.envs.web.errors import BrowserLost, BrowserMissing
+from gagpo.envs.web.supervisor import BROWSER
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webdriver import WebDriver
@@ -120,6 +123,7 @@ def start(reachable: str, timeout: float, grid: str | None) -> StartedBrowser:
     supervisor = Child(
         "gagpo.envs.web.supervisor:serve",
         program,
+        browser,
         name="the browser's driver",
         bare=("gagpo", "gagpo.envs"),
         start_timeout=START_SECONDS,
@@ -128,13 +132,14 @@ def start(reachable: str, timeout: float, grid: str | None) -> StartedBrowser:
         port, folder = supervisor.ask("port", START_SECONDS)
         if not port:
             raise BrowserLost(str(folder))
+        starter = Path(folder, BROWSER)
+        direct = os.access(starter, os.X_OK)  # not where programs in temporary folders are forbidden
         options = _options(reachable)
-        options.binary_location = browser
+        options.binary_location = str(starter) if direct else browser
         options.add_argument(f"--user-data-dir={folder}/profile")
         options.add_argument("--remote-debugging-pipe")  # the driver's: the browser ends with it
-        options.add_argument("--remote-debugging-port=0")  # ours
         driver = _session(f"http://127.0.0.1:{port}", options, timeout)
-        devtools = _connect(driver, timeout)
+        devtools = _connect(driver, Path(folder, "profile"), timeout) if direct else DriverDevTools(driver)
     except ChildFailed as error:
         raise BrowserLost(str(error)) from None
     except BaseException:
@@ -148,15 +153,15 @@ def start(reachable: str, timeout: float, grid: str | None) -> StartedBrowser:
     return StartedBrowser(driver, devtools, end)
 
 
-def _connect(driver: WebDriver, timeout: float) -> SocketDevTools:
-    """A connection to the page of a browser of this machine."""
+def _connect(driver: WebDriver, profile: Path, timeout: float) -> SocketDevTools:
+    """A connection to the page of a browser of this machine, which writes its port into its profile."""
     from selenium.common.exceptions import WebDriverException
     from urllib3.exceptions import HTTPError
 
     try:
-        address = str(driver.capabilities["goog:chromeOptions"]["debuggerAddress"])
-        return SocketDevTools(int(address.rpartition(":")[2]), driver.current_window_handle, timeout)
-    except (KeyError, ValueError, WebDriverException, HTTPError, OSError) as error:
+        port = int((profile / "DevToolsActivePort").read_text(encoding="ascii").split()[0])
+        return SocketDevTools(port, driver.current_window_handle, timeout)
+    except (ValueError, IndexError, WebDriverException, HTTPError, OSError) as error:
         raise BrowserLost(f"the browser has no debugging port: {_short(error)}") from None
 
 

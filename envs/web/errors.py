@@ -17,5 +17,9 @@ class PageHung(GagpoError, TimeoutError):
     """The page did not answer in time, and its browser was ended."""
 
 
+class PageBroken(GagpoError, RuntimeError):
+    """The page broke the scripts that read it, for example by replacing a function of the language."""
+
+
 class Navigated(Exception):
     """The page was left while a script ran."""

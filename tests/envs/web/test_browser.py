@@ -21,6 +21,7 @@ from gagpo.envs.tools import CallError
 from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import Command, parse
 from gagpo.envs.web.browser import WINDOW, Browser
+from gagpo.envs.web.devtools import DriverDevTools
 from gagpo.envs.web.errors import BrowserLost, BrowserMissing, PageHung
 from gagpo.envs.web.server import Files, Request, Response
 from gagpo.envs.web.supervisor import PREFIX
@@ -258,7 +259,7 @@ def test_only_its_own_server_can_be_reached(show):
 
 def test_the_page_cannot_reach_the_debugging_port(show):
     browser = show("a")
-    port = browser._started.driver.capabilities["goog:chromeOptions"]["debuggerAddress"].rpartition(":")[2]
+    port = browser._started.devtools._stream.getpeername()[1]
     target = browser._started.driver.current_window_handle
     for host in ("127.0.0.1", "localhost", "[::1]"):
         fetched = f"fetch('http://{host}:{port}/json', {{mode: 'no-cors'}}).then(() => 'reached', () => 'not')"
@@ -311,10 +312,6 @@ def processes(browser):
     started = psutil.Process(browser._started.driver.capabilities["goog:processID"])
     supervisor = started.parent().parent()
     return supervisor, [supervisor, *supervisor.children(recursive=True)]
-
-
-def folders():
-    return {str(path) for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*")}
 
 
 @pytest.fixture
@@ -370,23 +367,34 @@ def test_a_killed_browser_is_an_error_and_the_next_visit_starts_another(own_brow
     assert not psutil.wait_procs(all_processes, timeout=10)[1]
 
 
-def test_closing_leaves_no_process_and_no_folder():
-    before = folders()
-    browser = Browser()
-    browser.open("/", lambda request: Response(b"hello"))
-    _, all_processes = processes(browser)
-    assert folders() - before
-    browser.close()
-    browser.close()
-    assert not psutil.wait_procs(all_processes, timeout=10)[1]
-    assert folders() <= before
-
-
 @pytest.fixture
 def short_folder():
     """A folder with a short path: Chromium puts a socket into it, whose path may have 107 characters."""
     with tempfile.TemporaryDirectory(prefix="t") as folder:
         yield Path(folder)
+
+
+def test_closing_leaves_no_process_and_no_folder(short_folder, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(short_folder))
+    browser = Browser()
+    browser.open("/", lambda request: Response(b"hello"))
+    _, all_processes = processes(browser)
+    assert list(short_folder.glob(f"{PREFIX}*"))
+    browser.close()
+    browser.close()
+    assert not psutil.wait_procs(all_processes, timeout=10)[1]
+    assert not list(short_folder.iterdir())
+
+
+def test_where_temporary_folders_have_no_programs_the_driver_sends_the_commands(monkeypatch):
+    monkeypatch.setattr(drivers.os, "access", lambda path, mode: False)
+    browser = Browser()
+    try:
+        browser.open("/", lambda request: Response(b"<button onclick='this.textContent = 1'>a</button>"))
+        assert isinstance(browser._started.devtools, DriverDevTools)
+        assert act(browser, "click[1]") == '[1] button "1" (focused)'
+    finally:
+        browser.close()
 
 
 @pytest.mark.slow
