@@ -162,8 +162,10 @@ class Browser:
             return self._evaluate(expression)
 
     def screenshot(self) -> str:
-        """The window as a PNG in base64."""
-        return str(self.command("Page.captureScreenshot", format="png")["data"])
+        """The part of the window with something in it, as a PNG in base64."""
+        width, height = self.evaluate(f"__gagpo.extent({json.dumps(self._ignored)})")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        return str(self.command("Page.captureScreenshot", format="png", clip=clip)["data"])
 
     # Commands ---------------------------------------------------------------------------------------------------------
 

@@ -360,6 +360,19 @@ function reader(gagpo) {
     };
   };
 
+  // Width and height of the part of the window that contains everything which can be seen.
+  gagpo.extent = (ignore) => {
+    const MARGIN = 8; // pixels
+    let [right, bottom] = [1, 1];
+    for (const element of document.querySelectorAll('body *')) {
+      if (SKIPPED.has(element.tagName) || (ignore && element.closest(ignore)) || !visible(element)) continue;
+      const box = element.getBoundingClientRect();
+      right = Math.max(right, box.right);
+      bottom = Math.max(bottom, box.bottom);
+    }
+    return [Math.min(innerWidth, Math.ceil(right) + MARGIN), Math.min(innerHeight, Math.ceil(bottom) + MARGIN)];
+  };
+
   // Where to click the element with this number, or why it cannot be clicked.
   gagpo.aim = (number) => {
     const element = elements[number - 1];
