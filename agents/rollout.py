@@ -320,7 +320,8 @@ class RolloutLoop:
             self._step(slot, turn.sent_action)
             return
         state = self.states[slot]
-        state.episode.turns.append(turn.with_observation(state.observation, state.info.get("state")))
+        screenshot = str(state.info.get("screenshot", ""))
+        state.episode.turns.append(turn.with_observation(state.observation, state.info.get("state"), screenshot))
         self._step(slot, turn.sent_action)
 
     def _step(self, slot: int, action: str) -> None:
@@ -340,6 +341,7 @@ class RolloutLoop:
 
 _STANDARD_INFO = {
     "task", "task_type", "split", "turn", "success", "valid", "state", "admissible_actions", "expert_action",
+    "screenshot",
 }  # fmt: skip
 """Entries of ``info`` that have a field of their own or are not kept."""
 

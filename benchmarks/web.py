@@ -2,9 +2,10 @@
 
     python -m benchmarks.web [--episodes 3] [--rounds 3] [--browsergym PYTHON] [--out FILE]
 
-All three play random clicks from the same seeds on the same kinds of tasks, without screenshots. They take turns, and
-the median round counts. ``--browsergym`` names the Python of an environment with ``browsergym-miniwob``, whose
-Playwright is pointed at the Chromium of this machine.
+All three do random clicks from the same seeds on the same kinds of tasks, without screenshots. They take turns after
+every kind, so that other work on the machine slows all of them. A ratio is that of the sums over a round; the median
+round counts. ``--browsergym`` names the Python of an environment with ``browsergym-miniwob``, whose Playwright is
+pointed at the Chromium of this machine; its CPU time is not measured.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 KINDS = (
     *("click-button", "click-checkboxes", "click-link", "click-option", "click-tab-2", "click-widget"),
     *("email-inbox-delete", "enter-password", "search-engine", "social-media-all"),
 )
 TURNS = 8  # of an episode
+OURS = "gagpo/Web-v0"
 
-# Played by another interpreter, which has other packages; the folder of the pages is its argument.
+# Run by another interpreter, which has other packages; the folder of the pages is its argument.
 _BROWSERGYM = """
 import json, os, random, re, sys, time
 import playwright.sync_api as api
@@ -58,22 +63,57 @@ for kind in kinds:
 print(json.dumps([steps, seconds]))
 """
 
-Count = tuple[int, float]
-"""Steps, and the seconds that they and their resets took; starting a browser does not count."""
+
+@dataclass(frozen=True)
+class Count:
+    """Steps, and what they and their resets took; starting a browser does not count.
+
+    seconds: of the clock.
+    cpu: seconds of this process and all processes below it; 0 if unknown.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    cpu: float = 0.0
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.steps + other.steps, self.seconds + other.seconds, self.cpu + other.cpu)
 
 
-def measure_gagpo(episodes: int) -> Count:
-    """gagpo/Web-v0, one browser for all kinds."""
+class Meter:
+    """Measures what passes in a ``with`` block."""
+
+    def __enter__(self) -> Meter:
+        self._cpu = _cpu_seconds()
+        self._begun = time.perf_counter()  # last, because the list of processes takes long on a busy machine
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = time.perf_counter() - self._begun
+        self.cpu = _cpu_seconds() - self._cpu
+
+
+def _cpu_seconds() -> float:
+    root = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in [root, *root.children(recursive=True)])
+
+
+Player = Callable[[str, int], Count]
+"""Does a number of episodes of one kind of page."""
+
+
+def gagpo_player() -> tuple[Player, Callable[[], None]]:
+    """gagpo/Web-v0, one browser for all kinds; returns also what ends it."""
     from gagpo.envs.web.env import WebEnv
 
     env = WebEnv(tasks=list(KINDS), level="all", unseen=[], max_turns=TURNS)
-    steps, seconds = 0, 0.0
-    try:
-        for kind in KINDS:
-            rng = random.Random(kind)
-            env.reset(options={"task": f"{kind}.000000"})
+
+    def play(kind: str, episodes: int) -> Count:
+        rng = random.Random(kind)
+        steps = 0
+        env.reset(options={"task": f"{kind}.000000"})
+        with Meter() as meter:
             for seed in range(episodes):
-                begun = time.perf_counter()
                 _, info = env.reset(options={"task": f"{kind}.{seed:06d}"})
                 over = False
                 while not over:
@@ -81,13 +121,12 @@ def measure_gagpo(episodes: int) -> Count:
                     _, _, terminated, truncated, info = env.step(rng.choice(clicks or info["admissible_actions"]))
                     steps += 1
                     over = terminated or truncated
-                seconds += time.perf_counter() - begun
-    finally:
-        env.close()
-    return steps, seconds
+        return Count(steps, meter.seconds, meter.cpu)
+
+    return play, env.close
 
 
-def bare(episodes: int) -> Count:
+def play_bare(kind: str, episodes: int) -> Count:
     """The package's own environment; it has one browser for each kind."""
     os.environ["MINIWOB_CHROME_BINARY"] = shutil.which("chromium") or ""
     os.environ["MINIWOB_CHROMEDRIVER"] = shutil.which("chromedriver") or ""
@@ -95,14 +134,13 @@ def bare(episodes: int) -> Count:
     import miniwob
 
     gymnasium.register_envs(miniwob)
-    steps, seconds = 0, 0.0
-    for kind in KINDS:
-        env: Any = gymnasium.make(f"miniwob/{kind}-v1", disable_env_checker=True).unwrapped
-        rng = random.Random(kind)
-        quiet = {"record_screenshots": False}
-        env.reset(seed=0, options=quiet)
+    env: Any = gymnasium.make(f"miniwob/{kind}-v1", disable_env_checker=True).unwrapped
+    rng = random.Random(kind)
+    quiet = {"record_screenshots": False}
+    steps = 0
+    env.reset(seed=0, options=quiet)
+    with Meter() as meter:
         for seed in range(episodes):
-            begun = time.perf_counter()
             observation, _ = env.reset(seed=seed, options=quiet)
             for _ in range(TURNS):
                 refs = [element["ref"] for element in observation["dom_elements"] if element["ref"] > 0]
@@ -111,23 +149,51 @@ def bare(episodes: int) -> Count:
                 steps += 1
                 if terminated or truncated:
                     break
-            seconds += time.perf_counter() - begun
-        env.close()
-    return steps, seconds
+    env.close()
+    return Count(steps, meter.seconds, meter.cpu)
 
 
-def browsergym(python: str) -> Callable[[int], Count]:
+def browsergym_player(python: str) -> Player:
     """BrowserGym's MiniWoB in another interpreter."""
     from gagpo.envs.web.miniwob.source import package_folder
 
-    def play(episodes: int) -> Count:
+    def play(kind: str, episodes: int) -> Count:
         program = os.path.realpath(shutil.which("chromium") or "")
-        arguments = [str(package_folder()), program, json.dumps([KINDS, episodes, TURNS])]
+        arguments = [str(package_folder()), program, json.dumps([[kind], episodes, TURNS])]
         out = subprocess.run([python, "-c", _BROWSERGYM, *arguments], check=True, capture_output=True, text=True)
         steps, seconds = json.loads(out.stdout.splitlines()[-1])
-        return steps, seconds
+        return Count(steps, seconds)
 
     return play
+
+
+def measure(players: dict[str, Player], episodes: int, rounds: int) -> dict[str, list[Count]]:
+    """One sum over all kinds for each round and player."""
+    counts: dict[str, list[Count]] = {name: [] for name in players}
+    for number in range(rounds):
+        totals = dict.fromkeys(players, Count())
+        for kind in KINDS:
+            for name, play in players.items():
+                totals[name] += play(kind, episodes)
+        for name, total in totals.items():
+            counts[name].append(total)
+            print(f"round {number + 1}: {name}: {total}", file=sys.stderr)
+    return counts
+
+
+def summary(counts: dict[str, list[Count]]) -> dict[str, dict[str, float]]:
+    """Medians over the rounds: steps per second, CPU milliseconds per step, and how many times as fast gagpo is."""
+    result: dict[str, dict[str, float]] = {}
+    for name, rows in counts.items():
+        result[name] = {"steps_per_second": round(statistics.median(row.steps / row.seconds for row in rows), 2)}
+        pairs = list(zip(counts[OURS], rows, strict=True))
+        speedups = [ours.steps / ours.seconds * row.seconds / row.steps for ours, row in pairs]
+        result[name]["gagpo_times_as_fast"] = round(statistics.median(speedups), 2)
+        if all(row.cpu for row in rows):
+            costs = [row.cpu / row.steps * ours.steps / ours.cpu for ours, row in pairs]
+            result[name]["cpu_ms_per_step"] = round(1e3 * statistics.median(row.cpu / row.steps for row in rows), 1)
+            result[name]["cpu_times_gagpo"] = round(statistics.median(costs), 2)
+    return result
 
 
 def main() -> None:
@@ -137,18 +203,15 @@ def main() -> None:
     parser.add_argument("--browsergym", metavar="PYTHON", help="an interpreter with browsergym-miniwob")
     parser.add_argument("--out", type=Path, help="file for the result")
     options = parser.parse_args()
-    plays: dict[str, Callable[[int], Count]] = {"gagpo/Web-v0": measure_gagpo, "miniwob": bare}
+    ours, end = gagpo_player()
+    players: dict[str, Player] = {OURS: ours, "miniwob": play_bare}
     if options.browsergym:
-        plays["BrowserGym"] = browsergym(options.browsergym)
-    rates: dict[str, list[float]] = {name: [] for name in plays}
-    for number in range(options.rounds):
-        for name, play in plays.items():
-            steps, seconds = play(options.episodes)
-            rates[name].append(steps / seconds)
-            print(f"round {number + 1}: {name} {steps} steps in {seconds:.1f} s", file=sys.stderr)
-    medians = {name: round(statistics.median(values), 1) for name, values in rates.items()}
-    ratios = {f"times {name}": round(medians["gagpo/Web-v0"] / value, 2) for name, value in medians.items()}
-    result = json.dumps({"steps_per_second": medians, "gagpo/Web-v0": ratios}, indent=1)
+        players["BrowserGym"] = browsergym_player(options.browsergym)
+    try:
+        counts = measure(players, options.episodes, options.rounds)
+    finally:
+        end()
+    result = json.dumps(summary(counts), indent=1)
     print(result)
     if options.out:
         options.out.write_text(result + "\n", encoding="utf-8")

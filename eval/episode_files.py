@@ -47,6 +47,11 @@ def _writable(info: dict[str, Any]) -> dict[str, Any]:
     return info
 
 
+MOST_SCREENSHOT = 8_000_000  # characters
+Screenshot = Annotated[str, Field(pattern=r"^iVBORw0KGgo[A-Za-z0-9+/]*={0,2}$", max_length=MOST_SCREENSHOT)]
+"""A PNG in base64."""
+
+
 class CallRecord(Document):
     """A tool call of a turn; see :class:`gagpo.data.Call`."""
 
@@ -72,6 +77,7 @@ class TurnRecord(Document):
     value: Sized | None = None
     group_state: int | None = None
     tokens: TokensRecord | None = None
+    screenshot: Screenshot | None = None
 
 
 class EpisodeRecord(Document):

@@ -7,31 +7,28 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError
 from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import KEYS, Command
-from gagpo.envs.web.driver import BrowserLost
+from gagpo.envs.web.errors import BrowserLost, Navigated, PageBroken, PageHung
 from gagpo.envs.web.page import WebPage
 from gagpo.envs.web.server import Pages, Server
 
-if TYPE_CHECKING:
-    from selenium.webdriver.remote.webdriver import WebDriver
-
 THINKING = 1_000
 """Milliseconds on the page's own clock that pass with every action."""
+
+WINDOW = 1_000, 700
+"""Width and height of what is shown at once, in pixels."""
 
 MOST_BROWSERS = 4
 """Browsers that one thread runs for one set of settings: more episodes take turns, see :class:`Browser`."""
 
 _MOST_HISTORY = 25  # pages; a browser remembers 50
 _SCRIPTS = ("clock", "guards", "reader")
-# What the browser says when the page changed while a script ran.
-_NAVIGATED = ("navigated or closed", "context was destroyed", "Cannot find context", "Cannot find default execution")
 _WHY = {
     "gone": "[{0}] is not on this page",
     "option": "[{0}] is an option of a list: write select[{0}]",
@@ -42,14 +39,6 @@ _WHY = {
     "read-only": "[{0}] cannot be changed",
     "no field": "[{0}] is not a field to type into",
 }
-
-
-class PageHung(GagpoError, TimeoutError):
-    """The page did not answer in time, and its browser was ended."""
-
-
-class _Navigated(Exception):
-    """The page was left while a script ran."""
 
 
 @functools.cache
@@ -85,6 +74,7 @@ class Browser:
     All methods that use a page can raise:
         BrowserLost: the browser ended.
         PageHung: the page did not answer in time.
+        PageBroken: the page broke the scripts that read it.
     """
 
     def __init__(self, timeout: float = 20.0, grid: str | None = None, host: str = "127.0.0.1"):
@@ -96,8 +86,7 @@ class Browser:
         self.page = WebPage("", (), (), (False, False), "")
         self.last: Command | None = None
         self.parked = False
-        self._driver: WebDriver | None = None
-        self._end: Callable[[], None] | None = None
+        self._started: drivers.StartedBrowser | None = None
         self._server: Server | None = None
         self._ignored = ""
         self._probe = "null"
@@ -126,7 +115,7 @@ class Browser:
         prepare: a JavaScript expression to evaluate once before the page is read; returns its value.
         probe: a JavaScript expression to evaluate with every reading; its value is ``page.probe``.
         """
-        if self._driver is None:
+        if self._started is None:
             self._take_over()
         self._touch()
         address = self.address
@@ -136,7 +125,7 @@ class Browser:
         self._ignored = ignored
         self._probe = probe
         self.last = None
-        if self._driver is None:
+        if self._started is None:
             self._start()
         elif self._stored or self._failed:
             self.command("Network.clearBrowserCookies")
@@ -145,8 +134,8 @@ class Browser:
             self.command("Page.resetNavigationHistory")
         self._failed = True  # until the page has been read
         self._stored = False
-        self._guard(lambda started: started.get(address + path))
-        value = self.evaluate(prepare) if prepare else None
+        self._navigate(address + path)
+        value = self.evaluate(f"__gagpo.loaded().then(() => ({prepare}))") if prepare else None
         self._first = self.read().place
         return value
 
@@ -161,7 +150,7 @@ class Browser:
                 self._failed = False
                 self._stored = self._stored or self.page.stored
                 return self.page
-            except _Navigated:
+            except Navigated:
                 if time.monotonic() > deadline:
                     raise self._hung() from None
 
@@ -169,12 +158,14 @@ class Browser:
         """The value of a JavaScript expression, as plain data; a promise is awaited."""
         try:
             return self._evaluate(expression)
-        except _Navigated:
+        except Navigated:
             return self._evaluate(expression)
 
     def screenshot(self) -> str:
-        """The window as a PNG in base64."""
-        return str(self.command("Page.captureScreenshot", format="png")["data"])
+        """The part of the window with something in it, as a PNG in base64."""
+        width, height = self.evaluate(f"__gagpo.extent({json.dumps(self._ignored)})")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        return str(self.command("Page.captureScreenshot", format="png", clip=clip)["data"])
 
     # Commands ---------------------------------------------------------------------------------------------------------
 
@@ -199,7 +190,7 @@ class Browser:
                     raise CallError(f"the page cannot be scrolled {command.text}")
             else:
                 self._back()
-        except _Navigated:
+        except Navigated:
             pass  # the page went on while the command was carried out
         self.last = command
         return self.read()
@@ -243,19 +234,20 @@ class Browser:
         current = history["currentIndex"]
         if self.page.place <= self._first or current < 1:
             raise CallError("there is no page to go back to")
-        before = self.page.path
         self.command("Page.navigateToHistoryEntry", entryId=history["entries"][current - 1]["id"])
-        self._await_departure(before)
+        self._await_departure(self.page.place)
 
-    def _await_departure(self, before: str) -> None:
-        """Wait for another page: going back is begun by the browser, so the page itself does not know of it."""
-        expression = "location.pathname + location.search + location.hash"
+    def _await_departure(self, place: int) -> None:
+        """Wait for another page: going back is begun by the browser, so the page itself does not know of it.
+
+        place: of the page that is left; its address may be that of the page before it.
+        """
         deadline = time.monotonic() + self.timeout
         while time.monotonic() < deadline:
             try:
-                if self._evaluate(expression) != before:
+                if self._evaluate("window.navigation?.currentEntry?.index ?? 0") != place:
                     return
-            except _Navigated:
+            except Navigated:
                 return
 
     def _require(self, number: int) -> None:
@@ -277,9 +269,21 @@ class Browser:
 
     def command(self, name: str, **parameters: Any) -> Any:
         """Send a command of the DevTools protocol."""
-        return self._guard(
-            lambda started: started.execute("executeCdpCommand", {"cmd": name, "params": parameters})["value"]
-        )
+        if self._started is None:
+            raise BrowserLost("the browser ended")
+        try:
+            return self._started.devtools.command(name, parameters)
+        except TimeoutError:
+            raise self._hung() from None
+        except BrowserLost:
+            self._drop()
+            raise
+
+    def _navigate(self, address: str) -> None:
+        failure = self.command("Page.navigate", url=address).get("errorText", "")
+        if failure:
+            self._drop()
+            raise BrowserLost(f"the browser cannot open {address}: {failure:.200}")
 
     def _evaluate(self, expression: str) -> Any:
         answer = self.command("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
@@ -287,15 +291,19 @@ class Browser:
             details = answer["exceptionDetails"]
             text = details.get("exception", {}).get("description") or details.get("text", "")
             if "__gagpo" in text or "is not defined" in text:
-                raise _Navigated(text)  # a document that is not ready yet
-            raise BrowserLost(f"a script failed in the page {self.page.path}: {text[:200]}")
+                raise Navigated(text)  # a document that is not ready yet
+            self._failed = True
+            raise PageBroken(f"the page {self.page.path or '/'} breaks the scripts that read it: {text[:200]}")
         return answer["result"].get("value")
 
     def _start(self) -> None:
         host, _, port = self.address.rpartition(":")
         reachable = f"{host.removeprefix('http://')}:{port}"
-        self._driver, self._end = drivers.start(reachable, self.timeout, self.grid)
+        self._started = drivers.start(reachable, self.timeout, self.grid)
         self.command("Page.addScriptToEvaluateOnNewDocument", source=_preparation())
+        # What is in view must not depend on the frame that a version of the browser draws around its window.
+        size = {"width": WINDOW[0], "height": WINDOW[1], "deviceScaleFactor": 1, "mobile": False}
+        self.command("Emulation.setDeviceMetricsOverride", **size)
         self.command("Emulation.setTimezoneOverride", timezoneId="UTC")
         self.command("Emulation.setFocusEmulationEnabled", enabled=True)
         self.command("Page.setInterceptFileChooserDialog", enabled=True)  # nothing can be uploaded
@@ -313,48 +321,27 @@ class Browser:
             return browser._thread, browser.timeout, browser.grid, browser.host
 
         self._thread = threading.get_ident()
-        running = [browser for browser in _RUNNING if browser._driver and likeness(browser) == likeness(self)]
+        running = [browser for browser in _RUNNING if browser._started and likeness(browser) == likeness(self)]
         if len(running) < MOST_BROWSERS:
             return
         other = running[0]
         _RUNNING.remove(other)
         if self._server is not None:
             self._server.close()
-        self._driver = other._driver
-        self._end = other._end
+        self._started = other._started
         self._server = other._server
-        other._driver = other._end = other._server = None
+        other._started = None
+        other._server = None
         other.parked = True
         self._failed = True
 
     def _drop(self) -> None:
         if self in _RUNNING:
             _RUNNING.remove(self)
-        end = self._end
-        self._end = self._driver = None
-        if end is not None:
-            end()
-
-    def _guard(self, act: Callable[[WebDriver], Any]) -> Any:
-        """Use the driver; whatever goes wrong becomes one of this module's errors."""
-        from selenium.common.exceptions import TimeoutException, WebDriverException
-        from urllib3.exceptions import HTTPError, TimeoutError
-
-        if self._driver is None:
-            raise BrowserLost("the browser ended")
-        try:
-            return act(self._driver)
-        except (TimeoutException, TimeoutError):
-            raise self._hung() from None
-        except WebDriverException as error:
-            text = " ".join(str(error.msg or error).split())
-            if any(words in text for words in _NAVIGATED):
-                raise _Navigated(text) from None
-            self._drop()
-            raise BrowserLost(f"the browser ended: {text[:200]}") from None
-        except (HTTPError, OSError, ValueError, KeyError) as error:  # the driver ended, or answered without sense
-            self._drop()
-            raise BrowserLost(f"the browser's driver does not answer: {type(error).__name__}") from None
+        started = self._started
+        self._started = None
+        if started is not None:
+            started.end()
 
     def _hung(self) -> PageHung:
         path = self.page.path

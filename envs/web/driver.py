@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gagpo.base.child import Child, ChildFailed
-from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.web.devtools import DevTools, DriverDevTools, SocketDevTools
+from gagpo.envs.web.errors import BrowserLost, BrowserMissing
+from gagpo.envs.web.supervisor import BROWSER
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webdriver import WebDriver
@@ -19,8 +25,17 @@ START_SECONDS = 60.0
 END_SECONDS = 8.0
 MARGIN_SECONDS = 2.0  # the driver's own deadline comes first
 
+_OFF = (
+    "BackForwardCache",  # a page that is left ends, so that going back loads it again
+    "DeferRendererTasksAfterInput",  # else a page waits for its next frame after every click
+    "RenderDocument",  # a new frame for every page costs as much as a small page
+    "Translate",
+    "OptimizationHints",
+    "MediaRouter",
+)
 _FLAGS = (
     "--headless=new",
+    "--app=data:,",  # a window without tabs and address, which would be drawn anew for every page
     "--no-sandbox",  # a sandbox needs rights that containers lack; only local pages are shown
     "--disable-gpu",
     "--disable-quic",
@@ -34,7 +49,7 @@ _FLAGS = (
     "--disable-sync",
     "--disable-popup-blocking",
     "--block-new-web-contents",
-    "--disable-features=BackForwardCache,Translate,OptimizationHints,MediaRouter",
+    f"--disable-features={','.join(_OFF)}",
     "--no-first-run",
     "--no-default-browser-check",
     "--mute-audio",
@@ -45,12 +60,18 @@ _FLAGS = (
 )
 
 
-class BrowserMissing(MissingPackage):
-    """Selenium, Chromium or its driver is not installed."""
+@dataclass(frozen=True)
+class StartedBrowser:
+    """A browser that runs.
 
+    driver: started it.
+    devtools: takes commands for its page.
+    end: ends it; called once.
+    """
 
-class BrowserLost(GagpoError, RuntimeError):
-    """The browser or its driver ended, or does not start."""
+    driver: WebDriver
+    devtools: DevTools
+    end: Callable[[], None]
 
 
 def require_selenium() -> None:
@@ -84,8 +105,8 @@ def check_grid(grid: str) -> str:
     return grid
 
 
-def start(reachable: str, timeout: float, grid: str | None) -> tuple[WebDriver, Callable[[], None]]:
-    """Start a browser that can reach ``reachable`` (HOST:PORT) only; returns it with a function that ends it.
+def start(reachable: str, timeout: float, grid: str | None) -> StartedBrowser:
+    """Start a browser that can reach ``reachable`` (HOST:PORT) only.
 
     timeout: seconds that one command may take.
     grid: address of a Selenium Grid; None for this machine.
@@ -97,11 +118,12 @@ def start(reachable: str, timeout: float, grid: str | None) -> tuple[WebDriver, 
     require_selenium()
     if grid is not None:
         driver = _session(check_grid(grid), _options(reachable), timeout)
-        return driver, lambda: _quit(driver)
+        return StartedBrowser(driver, DriverDevTools(driver), lambda: _quit(driver))
     browser, program = find_programs()
     supervisor = Child(
         "gagpo.envs.web.supervisor:serve",
         program,
+        browser,
         name="the browser's driver",
         bare=("gagpo", "gagpo.envs"),
         start_timeout=START_SECONDS,
@@ -110,17 +132,37 @@ def start(reachable: str, timeout: float, grid: str | None) -> tuple[WebDriver, 
         port, folder = supervisor.ask("port", START_SECONDS)
         if not port:
             raise BrowserLost(str(folder))
+        starter = Path(folder, BROWSER)
+        direct = os.access(starter, os.X_OK)  # not where programs in temporary folders are forbidden
         options = _options(reachable)
-        options.binary_location = browser
+        options.binary_location = str(starter) if direct else browser
         options.add_argument(f"--user-data-dir={folder}/profile")
-        options.add_argument("--remote-debugging-pipe")  # the browser ends with its driver
+        options.add_argument("--remote-debugging-pipe")  # the driver's: the browser ends with it
         driver = _session(f"http://127.0.0.1:{port}", options, timeout)
+        devtools = _connect(driver, Path(folder, "profile"), timeout) if direct else DriverDevTools(driver)
     except ChildFailed as error:
         raise BrowserLost(str(error)) from None
     except BaseException:
         supervisor.end(END_SECONDS)
         raise
-    return driver, lambda: _end(supervisor)
+
+    def end() -> None:
+        devtools.close()
+        supervisor.end(END_SECONDS)
+
+    return StartedBrowser(driver, devtools, end)
+
+
+def _connect(driver: WebDriver, profile: Path, timeout: float) -> SocketDevTools:
+    """A connection to the page of a browser of this machine, which writes its port into its profile."""
+    from selenium.common.exceptions import WebDriverException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        port = int((profile / "DevToolsActivePort").read_text(encoding="ascii").split()[0])
+        return SocketDevTools(port, driver.current_window_handle, timeout)
+    except (ValueError, IndexError, WebDriverException, HTTPError, OSError) as error:
+        raise BrowserLost(f"the browser has no debugging port: {_short(error)}") from None
 
 
 def _options(reachable: str) -> Any:
@@ -186,10 +228,6 @@ def _quit(driver: WebDriver) -> None:
     thread = threading.Thread(target=end, daemon=True)
     thread.start()
     thread.join(MARGIN_SECONDS)
-
-
-def _end(supervisor: Child) -> None:
-    supervisor.end(END_SECONDS)
 
 
 def _short(error: BaseException) -> str:

@@ -14,7 +14,8 @@ from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import CallError, ToolCall
 from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import INSTRUCTIONS, TOOLS, Command, parse, parse_call
-from gagpo.envs.web.browser import Browser, PageHung
+from gagpo.envs.web.browser import Browser
+from gagpo.envs.web.errors import PageBroken, PageHung
 from gagpo.envs.web.page import OBSERVATIONS, Line, Observation
 from gagpo.envs.web.source import Standing, make_source
 
@@ -121,9 +122,10 @@ class WebEnv(TextEnv):
             if self.browser.parked:
                 self._repeat()
             note = self._carry_out(command) or note
-        except PageHung as error:
+        except (PageHung, PageBroken) as error:
             text = f"{self.instruction}\n\nThe episode ends: {error}."
-            return Outcome(text, truncated=True, valid=False, state=self._key("hung"), extras={"hung": True})
+            how = "hung" if isinstance(error, PageHung) else "broken"
+            return Outcome(text, truncated=True, valid=False, state=self._key(how), extras={how: True})
         return self._outcome(self.source.outcome(self.browser), note and f"Invalid action: {note}.")
 
     def _carry_out(self, command: Command | None) -> str:

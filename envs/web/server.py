@@ -103,6 +103,9 @@ class Server:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             timeout = _SOCKET_SECONDS
+            # Head and body leave in one packet at once: in two, the second would wait for the first to be confirmed.
+            wbufsize = -1
+            disable_nagle_algorithm = True
 
             def do_GET(self) -> None:
                 self._answer(self._form(urlsplit(self.path).query))

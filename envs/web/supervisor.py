@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,10 +27,14 @@ _LOCK = "owner.lock"
 _READY = re.compile(r"started successfully on port (\d+)")
 _REMOVE_SECONDS = 3.0  # a dying browser may still write into its profile
 _REMOVE_PAUSE = 0.02
+BROWSER = "browser"
+"""Name of the program in the folder that starts the browser."""
 
 
-def serve(pipe: Pipe, driver: str) -> None:
+def serve(pipe: Pipe, driver: str, browser: str) -> None:
     """Run ``driver`` until the owner of ``pipe`` closes it; every message is answered by ``(port, folder)``.
+
+    The folder contains a program that starts ``browser``.
 
     If the driver does not start, the answer is ``(0, reason)``.
     """
@@ -38,6 +43,7 @@ def serve(pipe: Pipe, driver: str) -> None:
     folder, lock = _claim()
     owner = os.getpid()
     try:
+        _write_starter(folder / BROWSER, browser)
         process = subprocess.Popen(
             [driver, "--port=0", f"--log-path={folder / 'driver.log'}"],
             stdin=subprocess.DEVNULL,
@@ -77,6 +83,15 @@ def _port(process: subprocess.Popen[str]) -> int:
             return int(match[1])
     process.wait()
     return 0
+
+
+def _write_starter(path: Path, browser: str) -> None:
+    """Write a program that starts ``browser`` with a debugging port next to the driver's pipe.
+
+    The browser ends with the pipe when the driver is killed. A driver that is itself given the port uses no pipe.
+    """
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(browser)} "$@" --remote-debugging-port=0\n', encoding="utf-8")
+    path.chmod(0o700)
 
 
 def _claim() -> tuple[Path, IO[str]]:

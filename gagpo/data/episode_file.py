@@ -25,6 +25,7 @@ MOST_REFUSAL = 300  # characters written of the environment's answer to a refuse
 _EPISODE_KEYS = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
 _TURN_KEYS = ("observation", "response", "action", "reward", "valid", "state")
 _END_KEYS = ("end_observation", "end_state")
+_OPTIONAL: dict[str, Any] = {"cut": False, "invalid": None, "sent": "", "screenshot": ""}
 _CREDIT_KEYS = ("advantage", "value", "group_state")
 _TOKEN_COLUMNS = {"ratio": "ratios", "gate_weight": "gate_weights", "advantage": "advantages"}
 
@@ -93,6 +94,8 @@ def _turn_record(turn: Turn, prompt: str, next_observation: str | None, credit: 
     row: dict[str, Any] = {name: getattr(turn, name) for name in _TURN_KEYS}
     if prompt:
         row["sent"] = prompt
+    if turn.screenshot:
+        row["screenshot"] = turn.screenshot
     if turn.invalid:
         row["invalid"] = turn.invalid
     if turn.invalid == "refused" and next_observation is not None:
@@ -185,7 +188,7 @@ def _turn(row: object) -> Turn:
         raise InvalidArgument("not an object")
     values = _checked(row, _TURN_KEYS)
     valid = values.pop("valid")
-    values |= _checked({"cut": False, "invalid": None, "sent": "", "calls": [], **row}, ("cut", "invalid", "sent"))
+    values |= _checked(_OPTIONAL | row, _OPTIONAL)
     values["invalid"] = values["invalid"] or ""
     calls = tuple(_call(call) for call in _checked({"calls": [], **row}, ("calls",))["calls"])
     if "response_ids" in row:
@@ -258,7 +261,7 @@ _FLAG: _Kind = ("true or false", _is_flag)
 _LIST: _Kind = ("a list", _is_list)
 _NUMBER: _Kind = ("a finite number", _is_number)
 _KINDS: dict[str, _Kind] = {
-    **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action", "sent"), _TEXT),
+    **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action", "sent", "screenshot"), _TEXT),
     **dict.fromkeys(("group", "sample", "seed", "restarts"), _COUNT),
     **dict.fromkeys(("success", "valid", "cut"), _FLAG),
     **dict.fromkeys(("turns", "prompt_ids", "response_ids", "logprobs", "calls"), _LIST),

@@ -57,6 +57,7 @@ class Turn:
     invalid: why the turn has no valid action, '' if it has one; see ``INVALID_REASONS``.
     cut: whether the response ended at the token limit without a stop token.
     state: state key before the action; None if the environment has none.
+    screenshot: a PNG of the page before the action in base64; '' if the environment takes none.
     trainable: False for a deliberate mistake of an expert, which must not be imitated.
     prompt_ids: int32, all tokens that the engine read.
     sent: the prompt as text, in later turns of a conversation only what is new in it: with special tokens, or the
@@ -85,6 +86,7 @@ class Turn:
     calls: tuple[Call, ...] = ()
     completion: str = ""
     sampled: bool = True
+    screenshot: str = ""
 
     @classmethod
     def of(cls, response: str, action: str | None, cut: bool = False) -> Turn:
@@ -130,9 +132,9 @@ class Turn:
 
     # What the environment answered ------------------------------------------------------------------------------------
 
-    def with_observation(self, observation: str, state: str | None) -> Turn:
-        """The turn with the observation that it responds to, and the state key there."""
-        return self._with(observation=observation, state=state)
+    def with_observation(self, observation: str, state: str | None, screenshot: str = "") -> Turn:
+        """The turn with the observation that it responds to, and the state key and the screenshot there."""
+        return self._with(observation=observation, state=state, screenshot=screenshot)
 
     def with_result(self, reward: float, accepted: bool) -> Turn:
         """The turn after one of its actions; a turn without a valid action stays invalid."""

@@ -17,7 +17,7 @@ from gagpo.envs.plain import seed_ranges
 from gagpo.envs.tasks import Task
 from gagpo.envs.web.actions import Command
 from gagpo.envs.web.browser import Browser
-from gagpo.envs.web.driver import BrowserMissing
+from gagpo.envs.web.errors import BrowserMissing
 from gagpo.envs.web.miniwob.experts import EXPERTS
 from gagpo.envs.web.server import Files
 from gagpo.envs.web.source import Standing

@@ -324,6 +324,13 @@ function reader(gagpo) {
     }
   };
 
+  // Resolves once the page and what it names are loaded, and its own functions for that have run.
+  gagpo.loaded = async () => {
+    if (document.readyState === 'complete') return;
+    await new Promise((resume) => { addEventListener.call(window, 'load', resume, {once: true}); });
+    await gagpo.yield(); // the page's own listeners may come after this one
+  };
+
   // What the page is, once its timers of the next `milliseconds` have run.
   gagpo.look = async (milliseconds, ignore) => {
     ignored = ignore;
@@ -334,9 +341,7 @@ function reader(gagpo) {
       gagpo.stay();
     };
     await leave();
-    if (document.readyState !== 'complete') {
-      await new Promise((resume) => { addEventListener.call(window, 'load', resume, {once: true}); });
-    }
+    await gagpo.loaded();
     await gagpo.advance(milliseconds - 1);
     await Promise.race([gagpo.answered(), gagpo.wait(PATIENCE)]);
     await Promise.race([pictures(), gagpo.wait(PATIENCE)]);
@@ -353,6 +358,19 @@ function reader(gagpo) {
       place: window.navigation?.currentEntry?.index ?? 0,
       scroll: [root.scrollTop > 0, root.scrollTop + innerHeight < root.scrollHeight - 1],
     };
+  };
+
+  // Width and height of the part of the window that contains everything which can be seen.
+  gagpo.extent = (ignore) => {
+    const MARGIN = 8; // pixels
+    let [right, bottom] = [1, 1];
+    for (const element of document.querySelectorAll('body *')) {
+      if (SKIPPED.has(element.tagName) || (ignore && element.closest(ignore)) || !visible(element)) continue;
+      const box = element.getBoundingClientRect();
+      right = Math.max(right, box.right);
+      bottom = Math.max(bottom, box.bottom);
+    }
+    return [Math.min(innerWidth, Math.ceil(right) + MARGIN), Math.min(innerHeight, Math.ceil(bottom) + MARGIN)];
   };
 
   // Where to click the element with this number, or why it cannot be clicked.

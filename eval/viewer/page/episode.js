@@ -91,6 +91,13 @@
     ]);
   }
 
+  // The page that the model was shown. The file's check accepts a PNG in base64 only; it is an image here, never markup.
+  function screenshot(turn, t) {
+    if (!turn.screenshot) return null;
+    const source = `data:image/png;base64,${turn.screenshot}`;
+    return h("img", { class: "screenshot", src: source, alt: `Screenshot of the page in turn ${t + 1}` });
+  }
+
   // Advantages, value and reward of a turn, and why its action is invalid.
   function credits(episode, t) {
     const turn = episode.turns[t];
@@ -142,6 +149,7 @@
       promptText(turn, t),
       speaker(episode.info?.rewritten === undefined ? "environment" : "program"),
       h("div", { class: "environment" }, viewer.passage(turn.observation, `Observation of turn ${t + 1}`)),
+      screenshot(turn, t),
       speaker("model"),
       h("div", { class: "agent" }, viewer.passage(turn.response, `Response of turn ${t + 1}`)),
       actions(turn, t),

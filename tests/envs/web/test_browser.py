@@ -20,8 +20,9 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError
 from gagpo.envs.web import driver as drivers
 from gagpo.envs.web.actions import Command, parse
-from gagpo.envs.web.browser import Browser, PageHung
-from gagpo.envs.web.driver import BrowserLost, BrowserMissing
+from gagpo.envs.web.browser import WINDOW, Browser
+from gagpo.envs.web.devtools import DriverDevTools
+from gagpo.envs.web.errors import BrowserLost, BrowserMissing, PageHung
 from gagpo.envs.web.server import Files, Request, Response
 from gagpo.envs.web.supervisor import PREFIX
 from tests.envs.web.conftest import needs_browser
@@ -189,6 +190,31 @@ def test_a_link_to_a_missing_page_can_be_left(show):
     assert '[1] link "a"' in act(browser, "back")
 
 
+def test_going_back_to_the_same_address_does_not_wait(show):
+    browser = show("<button onclick='history.pushState(1, \"\", location.href); this.textContent = 2'>1</button>")
+    act(browser, "click[1]")
+    begun = time.monotonic()
+    assert '[1] button "2"' in act(browser, "back")
+    assert time.monotonic() - begun < browser.timeout / 2
+    with pytest.raises(CallError, match="no page to go back to"):
+        act(browser, "back")
+
+
+def test_a_page_that_asks_whether_to_leave_is_left(show):
+    body = """<input><a href=/next>a</a><script>
+    addEventListener('beforeunload', (event) => { event.preventDefault(); event.returnValue = 'stay'; });</script>"""
+    browser = show(body, next="the next page")
+    act(browser, "type[1] x")  # a page may ask only those who used it
+    assert act(browser, "click[2]") == "the next page"
+    browser = show(body, next="the next page")
+    act(browser, "type[1] x")
+    assert text(show("another visit")) == "another visit"
+
+
+def test_the_window_has_the_same_size_with_every_browser(show):
+    assert show("x").evaluate("[innerWidth, innerHeight, devicePixelRatio]") == [*WINDOW, 1]
+
+
 @pytest.mark.slow  # only time can tell that no page will come
 def test_a_link_that_is_answered_without_a_page_leaves_this_one(show):
     browser = show("<a href=/empty>b</a>", empty=Response(b"", status=204))
@@ -231,6 +257,19 @@ def test_only_its_own_server_can_be_reached(show):
     assert _Secret.reached == 0
 
 
+def test_the_page_cannot_reach_the_debugging_port(show):
+    browser = show("a")
+    port = browser._started.devtools._stream.getpeername()[1]
+    target = browser._started.driver.current_window_handle
+    for host in ("127.0.0.1", "localhost", "[::1]"):
+        fetched = f"fetch('http://{host}:{port}/json', {{mode: 'no-cors'}}).then(() => 'reached', () => 'not')"
+        assert browser.evaluate(fetched) == "not"
+        connected = f"""new Promise((resolve) => {{
+            const socket = new WebSocket('ws://{host}:{port}/devtools/page/{target}');
+            socket.onopen = () => resolve('reached'); socket.onerror = () => resolve('not'); }})"""
+        assert browser.evaluate(connected) == "not"
+
+
 def test_a_visit_leaves_no_cookies_and_no_storage_to_the_next(show):
     body = """<p id=p></p><script>p.textContent = `${document.cookie}|${localStorage.x}|${sessionStorage.x}`;
     document.cookie = 'a=1'; localStorage.x = sessionStorage.x = 2;</script>"""
@@ -270,13 +309,9 @@ def test_files_outside_of_the_folder_are_not_served(tmp_path):
 
 def processes(browser):
     """The browser's process, its driver and all others below the supervisor."""
-    started = psutil.Process(browser._driver.capabilities["goog:processID"])
+    started = psutil.Process(browser._started.driver.capabilities["goog:processID"])
     supervisor = started.parent().parent()
     return supervisor, [supervisor, *supervisor.children(recursive=True)]
-
-
-def folders():
-    return {str(path) for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*")}
 
 
 @pytest.fixture
@@ -321,7 +356,7 @@ def test_a_page_that_hangs_while_it_loads_is_ended_at_the_deadline(own_browser, 
 def test_a_killed_browser_is_an_error_and_the_next_visit_starts_another(own_browser, victim):
     own_browser.open("/", lambda request: Response(b"hello"))
     supervisor, all_processes = processes(own_browser)
-    started = psutil.Process(own_browser._driver.capabilities["goog:processID"])
+    started = psutil.Process(own_browser._started.driver.capabilities["goog:processID"])
     if victim != "page":
         {"browser": started, "driver": started.parent(), "supervisor": supervisor}[victim].kill()
     deadline = time.monotonic() + 20
@@ -332,23 +367,35 @@ def test_a_killed_browser_is_an_error_and_the_next_visit_starts_another(own_brow
     assert not psutil.wait_procs(all_processes, timeout=10)[1]
 
 
-def test_closing_leaves_no_process_and_no_folder():
-    before = folders()
-    browser = Browser()
-    browser.open("/", lambda request: Response(b"hello"))
-    _, all_processes = processes(browser)
-    assert folders() - before
-    browser.close()
-    browser.close()
-    assert not psutil.wait_procs(all_processes, timeout=10)[1]
-    assert folders() <= before
-
-
 @pytest.fixture
 def short_folder():
     """A folder with a short path: Chromium puts a socket into it, whose path may have 107 characters."""
     with tempfile.TemporaryDirectory(prefix="t") as folder:
         yield Path(folder)
+
+
+def test_closing_leaves_no_process_and_no_folder(short_folder, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(short_folder))
+    browser = Browser()
+    browser.open("/", lambda request: Response(b"hello"))
+    _, all_processes = processes(browser)
+    assert list(short_folder.glob(f"{PREFIX}*"))
+    browser.close()
+    browser.close()
+    assert not psutil.wait_procs(all_processes, timeout=10)[1]
+    assert not list(short_folder.iterdir())
+
+
+def test_where_temporary_folders_have_no_programs_the_driver_sends_the_commands(monkeypatch):
+    real = os.access
+    monkeypatch.setattr(drivers.os, "access", lambda path, mode: PREFIX not in str(path) and real(path, mode))
+    browser = Browser()
+    try:
+        browser.open("/", lambda request: Response(b"<button onclick='this.textContent = 1'>a</button>"))
+        assert isinstance(browser._started.devtools, DriverDevTools)
+        assert act(browser, "click[1]") == '[1] button "1" (focused)'
+    finally:
+        browser.close()
 
 
 @pytest.mark.slow
@@ -357,7 +404,7 @@ def test_a_killed_owner_takes_its_browser_and_the_folder_along(number, short_fol
     script = (
         "import time; from gagpo.envs.web.browser import Browser; from gagpo.envs.web.server import Response\n"
         "browser = Browser(); browser.open('/', lambda request: Response(b'hello'))\n"
-        "print(browser._driver.capabilities['goog:processID'], flush=True); time.sleep(60)"
+        "print(browser._started.driver.capabilities['goog:processID'], flush=True); time.sleep(60)"
     )
     variables = {**os.environ, "TMPDIR": str(short_folder)}
     # A process that a shell starts in the background ignores SIGINT, and so do its children, unless it is reset.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from typing import ClassVar
@@ -10,7 +11,10 @@ import gymnasium
 import psutil
 import pytest
 
+from gagpo.agents.agent import ExpertAgent
+from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.base.errors import InvalidArgument
+from gagpo.data import write_episodes
 from gagpo.envs.check.promises import GARBAGE
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.tasks import Task
@@ -18,6 +22,7 @@ from gagpo.envs.web.actions import Command, parse, parse_call
 from gagpo.envs.web.env import WebEnv
 from gagpo.envs.web.server import Response
 from gagpo.envs.web.source import SOURCES, Standing
+from gagpo.eval.episode_files import read_episode_file
 from tests.envs.web.conftest import needs_browser
 
 pytestmark = needs_browser
@@ -123,13 +128,31 @@ def test_a_page_that_hangs_ends_its_episode_alone():
         env.close()
 
 
-def test_a_screenshot_comes_with_every_turn():
+def test_a_screenshot_comes_with_every_turn_and_is_small():
     env = WebEnv(source=f"{__name__}:WordSource", screenshots=True)
     try:
         _, info = env.reset(options={"task": "train-red"})
-        assert info["screenshot"].startswith("iVBORw0KGgo")  # a PNG in base64
+        *_, later = env.step("type[1] red")
+        pictures = [base64.b64decode(entry["screenshot"], validate=True) for entry in (info, later)]
+        assert pictures[0] != pictures[1]
+        for picture in pictures:
+            assert picture.startswith(b"\x89PNG")
+            assert 100 < len(picture) < 20_000
     finally:
         env.close()
+
+
+def test_a_screenshot_is_a_part_of_its_turn_in_the_file_of_episodes(tmp_path):
+    kwargs = {"source": f"{__name__}:WordSource", "screenshots": True, "expert": True}
+    with WorkerPool("gagpo/Web-v0", kwargs, workers=0) as pool:
+        (episode,), _ = rollout(ExpertAgent(), pool, group_jobs(["train-red"], 1, seed=0))
+    pictures = [turn.screenshot for turn in episode.turns]
+    assert len(pictures) == len(set(pictures)) == 2
+    assert "screenshot" not in episode.info  # it would be there twice
+    write_episodes(tmp_path / "test.jsonl", [episode])
+    (record,), problems = read_episode_file(tmp_path / "test.jsonl")
+    assert not problems
+    assert [turn.screenshot for turn in record.turns] == pictures
 
 
 def hostile_actions(rng, number):
@@ -175,7 +198,7 @@ def test_more_episodes_than_browsers_take_turns_and_see_the_same(env, monkeypatc
     others = [WebEnv(source=f"{__name__}:WordSource", expert=True) for _ in range(3)]
     try:
         starts = [other.reset(options={"task": "train-red"})[0] for other in others]
-        assert sum(other.browser._driver is not None for other in others) == 1
+        assert sum(other.browser._started is not None for other in others) == 1
         steps = [[other.step(action) for other in others] for action in actions]
         for number in range(3):
             assert [starts[number], *(results[number] for results in steps)] == expected

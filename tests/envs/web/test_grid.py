@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from gagpo.envs.pool import WorkerPool
-from gagpo.envs.web.browser import Browser, PageHung
-from gagpo.envs.web.driver import BrowserLost
+from gagpo.envs.web.browser import Browser
 from gagpo.envs.web.env import WebEnv
+from gagpo.envs.web.errors import BrowserLost, PageHung
 from gagpo.envs.web.server import Response
 from tests.envs.web.conftest import needs_browser
 

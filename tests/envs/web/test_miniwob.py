@@ -7,8 +7,8 @@ import importlib.util
 import pytest
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.web.driver import BrowserMissing
 from gagpo.envs.web.env import WebEnv
+from gagpo.envs.web.errors import BrowserMissing
 from gagpo.envs.web.miniwob.experts import EXPERTS
 from gagpo.envs.web.miniwob.source import UNSEEN_KINDS, MiniWoB
 from tests.envs.web.conftest import needs_browser

@@ -127,6 +127,25 @@ def test_an_invalid_turn_says_why(tmp_path, make_groups, browser):
     assert "invalid action" in pages.text
 
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+
+
+def test_a_turn_with_a_screenshot_shows_it(tmp_path, make_groups, browser):
+    run = make_groups(tmp_path / "run", iterations=1, groups=1, tries=2)
+    file = run / "episodes" / "train-0001.jsonl"
+    first, second = map(json.loads, file.read_text().splitlines())
+    first["turns"][1]["screenshot"] = PIXEL
+    second["turns"][0]["screenshot"] = 'x" onerror="document.title=1'
+    file.write_text("".join(json.dumps(episode) + "\n" for episode in (first, second)))
+    pages = Pages(browser, export([run], tmp_path / "view").resolve().as_uri())
+    assert "screenshot" in pages.js("return viewer.data.problems.join()")  # the second episode is left out, and named
+    pages.go("#/episode/0/train-0001/0/0")
+    shown = """return Promise.all(Array.from(document.images, (image) => image.decode().then(() =>
+        [image.alt, image.naturalWidth, image.closest('article').id])))"""
+    assert pages.js(shown) == [["Screenshot of the page in turn 2", 1, "turn-2"]]
+    assert pages.errors() == []
+
+
 def test_tokens_are_shown_by_what_the_gate_left_of_their_gradient(tmp_path, make_groups, browser):
     run = make_groups(tmp_path / "run", iterations=1)
     pages = Pages(browser, export([run], tmp_path / "out").as_uri())

@@ -28,6 +28,16 @@ def test_credit_stands_in_the_record_and_comes_back():
     assert credits[0].ratios.tolist() == [0.5, 1.5] and not len(credits[1].ratios)
 
 
+def test_a_screenshot_comes_back():
+    turns = [Turn("o", "a", "a", screenshot="iVBORw0KGgo="), Turn("p", "b", "b")]
+    record = episode_record(Episode("t", turns=turns))
+    assert [turn.get("screenshot") for turn in record["turns"]] == ["iVBORw0KGgo=", None]
+    assert [turn.screenshot for turn in episode_from_record(record).turns] == ["iVBORw0KGgo=", ""]
+    record["turns"][1]["screenshot"] = 3
+    with pytest.raises(InvalidArgument, match="turn 1: key 'screenshot' must be a text"):
+        episode_from_record(record)
+
+
 def test_an_evaluations_record_has_no_credit():
     assert credits_from_record(episode_record(EPISODE)) is None
     thrown = episode_record(EPISODE, credits=[TurnCredit()] * 2)
