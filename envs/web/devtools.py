@@ -94,10 +94,10 @@ class SocketDevTools:
         return number
 
     def _receive(self, deadline: float) -> dict[str, Any]:
-        left = deadline - time.monotonic()
-        if left <= 0:  # a page that sends events for ever
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:  # a page that sends events for ever
             raise TimeoutError
-        self._socket.settimeout(left)
+        self._socket.settimeout(remaining)
         message = json.loads(self._socket.recv())
         if not isinstance(message, dict):
             raise ValueError("a message must be an object")

@@ -28,7 +28,7 @@ from gagpo.agents.agent import Agent
 from gagpo.agents.engines.base import Engine
 from gagpo.agents.rollout import Clock
 from gagpo.collecting.ahead import AheadCollector
-from gagpo.collecting.collector import Collection
+from gagpo.collecting.collector import Collection, OnEpisode, ignore
 from gagpo.collecting.packing import packed, unpacked
 from gagpo.distributed.interrupt import Interruptions
 from gagpo.distributed.ranks import Ranks
@@ -48,10 +48,10 @@ class FirstRankCollector:
         self.ranks = ranks
         self.interruptions = interruptions
 
-    def collect(self, agent: Agent, pool: Pool, iteration: int) -> Collection:
+    def collect(self, agent: Agent, pool: Pool, iteration: int, on_episode: OnEpisode = ignore) -> Collection:
         if not self.ranks.first:
             self.ahead.controllers.begin()
-        collection = self._on_first(lambda: self.ahead.collect(agent, pool, iteration))
+        collection = self._on_first(lambda: self.ahead.collect(agent, pool, iteration, on_episode))
         data = self.ranks.gathered_bytes(b"" if collection is None else collection_bytes(collection))[0]
         return collection or collection_of(data)
 

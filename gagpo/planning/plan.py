@@ -180,8 +180,9 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
         )
         return model_config
     except (OSError, ValueError, KeyError) as error:
-        if (known := known_config(name)) is not None:
-            return known
+        packaged_config = known_config(name)
+        if packaged_config is not None:
+            return packaged_config
         if folder.exists() or name.startswith(os.sep):
             raise ModelError(f"the config of {name} cannot be read: {first_line(error)}") from None
         raise ModelError(

@@ -45,7 +45,7 @@ class SweepReport:
             [f"- {note}" for note in self.study.notes()],
         ]
         if self.tasks:
-            blocks += [self.tasks.difference_table().markdown(), [self.tasks.note]]
+            blocks += [*(table.markdown() for table in self.tasks.difference_tables()), [self.tasks.note]]
         rows = [f"| {status.run.name} | {status.state} | {status.iteration} |" for status in statuses]
         blocks.append(["| run | state | iterations |", "|---|---|---|", *rows])
         blocks.append(["![curves](curves.png)"])

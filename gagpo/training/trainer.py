@@ -85,12 +85,7 @@ class Trainer:
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else None)
         schedule = Schedule(settings, tasks)
-        self.collector: Collector
-        if settings.rollout.ahead:
-            ahead = AheadCollector(settings, schedule, controllers)
-            self.collector = ahead if ranks.alone else FirstRankCollector(ahead, ranks, self.interruptions)
-        else:
-            self.collector = OnPolicyCollector(settings, schedule, controllers, rollout)
+        self.collector = self._make_collector(schedule, controllers, rollout)
 
         # The policy, and the engine's model before the learner shards the policy.
         checkpoint = self._last_checkpoint()
@@ -122,6 +117,14 @@ class Trainer:
         self.recorder.require_room_for_run([*self.learner.entries, *entries])
         self._consistent_state = self._state()
         self._saved_at = self.iteration
+
+    def _make_collector(self, schedule: Schedule, controllers: Controllers, rollout: Rollout) -> Collector:
+        if not self.settings.rollout.ahead:
+            return OnPolicyCollector(self.settings, schedule, controllers, rollout)
+        ahead = AheadCollector(self.settings, schedule, controllers)
+        if self.ranks.alone:
+            return ahead
+        return FirstRankCollector(ahead, self.ranks, self.interruptions)
 
     @property
     def iteration(self) -> int:
