@@ -20,6 +20,7 @@ from gagpo.envs.web.page import OBSERVATIONS, Line, Observation
 from gagpo.envs.web.source import Standing, make_source
 
 FORMS = ("text", "tools")
+STATES = ("page", "history")
 LEAST_LIMIT = 200
 _QUOTED = re.compile(r'"([^"]{1,100})"')
 _WORD = re.compile(r"[\w@.,'-]+")
@@ -38,19 +39,31 @@ class WebEnv(TextEnv):
     limit: characters of the page that are shown.
     form: ``text``, or ``tools`` to declare the actions as tools.
     screenshots: put a PNG of the page into ``info["screenshot"]`` (base64).
+    state: what the state key identifies: ``page`` for what can be seen, ``history`` for the task and all actions.
     timeout: seconds that a page may take to answer. One that does not ends the episode.
     grid: address of a Selenium Grid, such as ``http://HOST:4444``; None for a browser of this machine.
     host: address at which the pages are served; the browsers of a grid must be able to reach it.
     options: the source's own.
 
-    The state key is a hash of the visible page and the values of its fields. ``admissible_actions`` lists what can be
-    clicked and chosen, and words of the instruction for every field; other words are valid, too.
+    The state key ``page`` is a hash of the visible page, the values of its fields and its timers: turns of different
+    paths share it, but what a page hides in its variables is not part of it. With ``history`` equal keys always mean
+    equal futures, because the same actions lead to the same page; only equal paths share it.
+
+    ``admissible_actions`` lists what can be clicked and chosen, and words of the instruction for every field; other
+    words are valid, too.
 
     Raises:
         BrowserMissing: Selenium, Chromium or chromedriver is not installed.
     """
 
-    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"screenshots", "timeout", "grid", "host", "form"}
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {
+        "screenshots",
+        "timeout",
+        "grid",
+        "host",
+        "form",
+        "state",
+    }
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks", "level", "seeds"})
     markov_key: ClassVar[MarkovKey] = "state"
     checks_arguments: ClassVar[bool] = True  # those of its source
@@ -68,6 +81,7 @@ class WebEnv(TextEnv):
         limit: int = 4_000,
         form: Literal["text", "tools"] = "text",
         screenshots: bool = False,
+        state: Literal["page", "history"] = "page",
         timeout: float = 20.0,
         grid: str | None = None,
         host: str = "127.0.0.1",
@@ -77,6 +91,8 @@ class WebEnv(TextEnv):
             raise InvalidArgument(f"unknown observation {observation!r:.80}; choose {' or '.join(OBSERVATIONS)}")
         if form not in FORMS:
             raise InvalidArgument(f"unknown form {form!r:.80}; choose {' or '.join(FORMS)}")
+        if state not in STATES:
+            raise InvalidArgument(f"unknown state {state!r:.80}; choose {' or '.join(STATES)}")
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < LEAST_LIMIT:
             raise InvalidArgument(f"limit must be at least {LEAST_LIMIT} characters (got {limit!r:.80})")
         drivers.require_selenium()
@@ -91,6 +107,7 @@ class WebEnv(TextEnv):
         self.limit = limit
         self.form = form
         self.screenshots = screenshots
+        self.state = state
         if form == "tools":
             self.tools = TOOLS
             self.instructions = "You use a web page. It is shown as a list; what can be used has a number."  # type: ignore[misc]
@@ -191,7 +208,11 @@ class WebEnv(TextEnv):
 
     def _key(self, hidden: str) -> str:
         task = self.task.id if self.task is not None else ""
-        content = "\0".join([task, self.browser.page.key, hidden])
+        parts = [task, self.browser.page.key, hidden]
+        if self.state == "history":
+            # An action that is invalid counts, too: it moves the page's clock on.
+            parts = [task, *("-" if command is None else str(command) for command in self._commands)]
+        content = "\0".join(parts)
         return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:32]
 
     def _offered(self) -> list[Command]:

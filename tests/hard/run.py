@@ -20,6 +20,7 @@ from tests.hard.kills import kills
 from tests.hard.mutations import mutations
 from tests.hard.outcome import FAULT, FINE, REFUSED, Tally
 from tests.hard.ranks import ranks
+from tests.hard.web import web_actions, web_kills
 
 PARTS: dict[str, tuple[Callable[..., Tally | list[Tally]], int]] = {
     "kills": (kills, 50),
@@ -30,6 +31,8 @@ PARTS: dict[str, tuple[Callable[..., Tally | list[Tally]], int]] = {
     "actions": (actions, 100_000),
     "queries": (queries, 20_000),
     "answers": (answers, 10_000),
+    "web_actions": (web_actions, 20_000),
+    "web_kills": (web_kills, 50),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.hard.kills import kills
 from tests.hard.mutations import KINDS, mutations
 from tests.hard.outcome import FINE, REFUSED, Tally
 from tests.hard.ranks import ranks
+from tests.hard.web import web_actions, web_kills
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +55,22 @@ def test_hostile_actions(tmp_path: Path) -> None:
     tallies = actions(tmp_path, 300, seed=1)
     without_faults(*tallies)
     assert all(tally.counts[FINE] >= 300 for tally in tallies)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium")
+def test_hostile_actions_on_web_pages(tmp_path: Path) -> None:
+    tallies = web_actions(tmp_path, 200, seed=1)
+    without_faults(*tallies)
+    assert all(min(tally.counts[FINE], tally.counts[REFUSED]) > 10 for tally in tallies)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="needs Chromium")
+def test_killed_browsers(tmp_path: Path) -> None:
+    tally = web_kills(tmp_path, 4, seed=1)
+    without_faults(tally)
+    assert tally.counts[FINE] == 4
 
 
 def test_hostile_queries(tmp_path: Path) -> None:

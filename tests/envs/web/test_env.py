@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import random
 from typing import ClassVar
@@ -55,6 +56,47 @@ class WordSource:
         if not browser.page.line(1) or browser.page.line(1).value != self.word:
             return Command("type", 1, self.word)
         return Command("click", 2)
+
+
+class HiddenCounter(WordSource):
+    """The third click succeeds; nothing that can be seen counts them."""
+
+    def open(self, browser, task):
+        script = b"let n = 0; const count = () => { if (++n === 3) window.done = true; }"
+        page = b"<!doctype html><script>%s</script><button onclick='count()'>a</button>" % script
+        browser.open("/", lambda request: Response(page))
+        return "Click three times."
+
+    def outcome(self, browser):
+        done = browser.evaluate("window.done === true")
+        return Standing(float(done), over=done, success=done)
+
+
+def futures(env, limit=4):
+    """What another click earns, by state key, after every path of clicks and invalid actions."""
+    found = {}
+    for path in itertools.chain.from_iterable(itertools.product(("click[1]", "x"), repeat=n) for n in range(1, limit)):
+        env.reset(options={"task": "train-red"})
+        steps = [env.step(action) for action in path]
+        if not any(step[2] for step in steps):
+            found.setdefault(steps[-1][4]["state"], set()).add(env.step("click[1]")[1])
+    return found
+
+
+def test_equal_keys_mean_equal_futures_with_the_state_history():
+    """A page that hides its state: the page's key is the same before the last click and before the one before it."""
+    source = f"{__name__}:HiddenCounter"
+    page, history = WebEnv(source=source), WebEnv(source=source, state="history")
+    try:
+        assert max(map(len, futures(page).values())) == 2
+        exact = futures(history)
+        assert max(map(len, exact.values())) == 1
+        _, info = history.reset(options={"task": "train-red"})
+        assert info["state"] == history.reset(options={"task": "train-red"})[1]["state"]
+        assert history.step("click[1]")[4]["state"] in exact
+    finally:
+        page.close()
+        history.close()
 
 
 @pytest.fixture(scope="module")
@@ -271,6 +313,7 @@ def test_a_command_is_the_same_as_text_and_as_a_call(name):
         ({"source": 3}, "source must be a name"),
         ({"observation": "all"}, "unknown observation 'all'; choose full or interactive"),
         ({"form": "json"}, "unknown form 'json'; choose text or tools"),
+        ({"state": "all"}, "unknown state 'all'; choose page or history"),
         ({"limit": 10}, "limit must be at least 200"),
         ({"timeout": 0}, "timeout must be between 1 and 600"),
         ({"grid": "host:4444"}, "grid must be an address such as http://HOST:4444"),
