@@ -123,6 +123,7 @@ class ProgramEpisode:
     _end_reason: str = ""  # why no request is accepted any more
     _limit: str = ""  # the limit that truncated the episode
     _unreported_reward: float | None = None  # since the last observation; None if the program reported no reward at all
+    _reward_sum: float = 0.0
     _num_tokens: int = 0
     _num_unshown: int = 0  # requests that the agent could not show to its model
     _seconds_worked: float = 0.0  # the program's own, while no request waited for an answer
@@ -239,7 +240,7 @@ class ProgramEpisode:
         success = reward > 0 if self.success is None else self.success
         is_truncated = bool(self._limit)
         info = {**self._info, "success": success and not is_truncated, "state": None}
-        if self.success is None and reward not in (0.0, 1.0):
+        if self.success is None and self._reward_sum not in (0.0, 1.0):
             info[SUCCESS_ASSUMED] = True
         if is_truncated:
             info["limit"] = self._limit
@@ -254,6 +255,7 @@ class ProgramEpisode:
         if success is not None and not isinstance(success, bool):
             raise GatewayError(400, f"success must be true or false, got {success!a:.40}")
         self._unreported_reward = (self._unreported_reward or 0.0) + float(reward)
+        self._reward_sum += float(reward)
         self.success = self.success if success is None else success
 
     def _kill(self, reason: str) -> None:

@@ -24,7 +24,7 @@ def test_requests_are_turns_and_the_last_line_is_the_reward(tmp_path):
         assert second.info["request"]["extends"] == 0
         assert second.info["request"]["messages"] == [{"role": "user", "content": "two"}]
         assert (end.terminated, end.reward, end.info["success"], end.info["rewritten"]) == (True, 0.5, True, 0)
-        assert end.info["success_assumed"], "the program reports a graded reward and no success"
+        assert "success_assumed" not in end.info, "the program reports whether it succeeds"
         assert not play(pool, "left", "wrong")[-1].info["success"]
 
 
@@ -39,6 +39,7 @@ post("/reward", {"reward": 1})
         first, second, end = play(pool, "yes")
         assert [first.reward, second.reward, end.reward] == [0.0, 0.25, 1.0]
         assert end.info["success"] and second.info["request"]["max_tokens"] == 3
+        assert end.info["success_assumed"], "the rewards are graded, and no success is reported"
         assert second.info["request"]["extends"] is None
 
 
