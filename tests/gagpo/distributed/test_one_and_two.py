@@ -39,7 +39,7 @@ CASES["activations computed twice"] = {
     "training": {"gradient_checkpointing": True},
 }
 CASES["states in host memory"] = {
-    "algorithm": {"preset": "ppo_turn", "kl": {"coefficient": 0.05}},  # with a critic and a reference
+    "algorithm": CASES["ppo by tokens"]["algorithm"],
     "training": {"offload": True},
 }
 
