@@ -62,6 +62,7 @@ SMALL = ModelShape(layers=3, width=128, heads=4, key_value_heads=2, feed_forward
 ROWS, LENGTH, RESPONSE = 16, 64, 16
 MINIBATCHES = 2
 TOLERANCE = 0.05
+RANK_SECONDS = 600.0  # of a rank, which takes a few
 TURNS, TURN_TOKENS = 400, 500  # of the exchanged episodes
 
 
@@ -226,7 +227,11 @@ def measure(counts: tuple[int, ...] = (1, 2)) -> list[dict[str, float]]:
             environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1"}
             command = module_command("benchmarks.scaling", "--rank")
             processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-        outputs = [process.communicate(timeout=600)[0] for process in processes]
+        try:
+            outputs = [process.communicate(timeout=RANK_SECONDS)[0] for process in processes]
+        finally:  # a rank that hangs, or waits for one that failed
+            for process in processes:
+                process.kill()
         if any(process.returncode for process in processes):
             raise SystemExit("a rank failed")
         results.append({"ranks": float(count), **json.loads(outputs[0].splitlines()[-1])})
