@@ -12,7 +12,7 @@ from gagpo.agents.setup import make_env, tasks_of
 from gagpo.base.memory import release_freed
 from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import Collection, Collector
-from gagpo.collecting.distributed_rollout import require_fitting, rollout_of
+from gagpo.collecting.distributed_rollout import Rollout, require_fitting, rollout_of
 from gagpo.collecting.first_rank import FirstRankCollector
 from gagpo.collecting.on_policy import OnPolicyCollector
 from gagpo.collecting.pool import open_run_pool
