@@ -1,4 +1,4 @@
-"""Write the table of metrics into docs/viewer.md, between its two marks, from the register in the code.
+"""Write the table of metrics into docs/metrics.md, between its two marks, from the register in the code.
 
 python .ci/metrics_table.py
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from gagpo.base.tables import Table
 from gagpo.runs.register import SECTIONS
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "viewer.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 MARKS = ("<!-- metrics -->\n", "<!-- end of metrics -->\n")
 
 

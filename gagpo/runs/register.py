@@ -1,6 +1,6 @@
 """The register of metrics: meaning and unit of every number of a training iteration, and where it is shown.
 
-Report, viewer and the table in docs/viewer.md (``.ci/metrics_table.py``) read it. The tests
+Report, viewer and the table in docs/metrics.md (``.ci/metrics_table.py``) read it. The tests
 fail for a metric that is logged or shown and is not here.
 """
 
