@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from gagpo.agents.engines.base import Finished, ModelEngine, Request, Response, Sampling
-from gagpo.agents.engines.drafting import LONGEST, LookupRates, PromptLookup
 from gagpo.base.errors import InvalidArgument
 from gagpo.model.adapters import merge
 from gagpo.model.dtypes import dtype_of
@@ -27,12 +26,9 @@ READING = 4  # decoding steps that take as long as reading prompts, where steps 
 
 
 class DecodingRow:
-    """A response under way: ``count`` tokens are sampled, all but the last of them read.
+    """A response under way: ``count`` tokens are sampled, all but the last of them read."""
 
-    draft: guesses of the next tokens, read in the next forward pass after the tokens that are certain.
-    """
-
-    __slots__ = ("count", "draft", "ids", "logprobs", "max_tokens", "request", "stop_tokens", "temperature", "uniform")
+    __slots__ = ("count", "ids", "logprobs", "max_tokens", "request", "stop_tokens", "temperature", "uniform")
 
     def __init__(self, request: Request, sampling: Sampling):
         self.request = request
@@ -42,21 +38,16 @@ class DecodingRow:
         self.ids = np.zeros(self.max_tokens, np.int32)
         self.logprobs = np.zeros(self.max_tokens, np.float32)
         self.count = 0
-        self.draft: list[int] = []
         # The last tokens that can spell a stop string: a token has at least one byte, and one more may begin before it.
         self.stop_tokens = max((len(text.encode()) for text in request.stop), default=0) + 1
 
     @property
-    def prompt_ids(self) -> np.ndarray:
-        return self.request.prompt_ids
-
-    @property
     def read(self) -> int:
         """Tokens of prompt and response that the cache holds."""
-        return len(self.prompt_ids) + max(self.count - 1, 0)
+        return len(self.request.prompt_ids) + max(self.count - 1, 0)
 
     def tokens(self) -> np.ndarray:
-        return np.concatenate([self.prompt_ids, self.ids[: max(self.count - 1, 0)]])
+        return np.concatenate([self.request.prompt_ids, self.ids[: max(self.count - 1, 0)]])
 
 
 class TransformersEngine(ModelEngine):
@@ -69,9 +60,6 @@ class TransformersEngine(ModelEngine):
 
     dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model if None.
     own_weights: always sample from a copy, so that the model can be trained meanwhile.
-    draft_tokens: maximum tokens of a response that are drafted and read in one pass (see the module ``drafting``); 0
-        for none. Responses are those without drafts up to rounding, which differs with the shape of a forward pass.
-        Recorded decoding steps read one token, so a GPU drafts only where they are not recorded.
     """
 
     takes_stop = True
@@ -84,7 +72,6 @@ class TransformersEngine(ModelEngine):
         *,
         dtype: str | None = None,
         own_weights: bool = False,
-        draft_tokens: int = 0,
     ):
         super().__init__(model, tokenizer, max_length, dtype)
         weight = next(model.parameters())
@@ -94,7 +81,6 @@ class TransformersEngine(ModelEngine):
             self.model = merge(copy.deepcopy(model)).to(sampling_dtype).requires_grad_(False)
         self._recorded = weight.is_cuda and is_flat(model)  # whether decoding steps are
         self._steps = RecordedSteps(self.model)
-        self._draft_tokens = draft_tokens
         self._new: list[DecodingRow] = []  # submitted, not read yet
         self._tokens_waited = 0  # that the new rows could have decoded since they were submitted
         self._rows: list[DecodingRow] = []  # being decoded
@@ -109,9 +95,6 @@ class TransformersEngine(ModelEngine):
         self._slot: dict[int, int] = {}
         self._session: list[int] = []  # by slot
         self._cached: list[np.ndarray] = []  # by slot: the tokens it holds, without those of a response under way
-        # By session. Dropped with the caches, so that a resumed run drafts, and rounds, like one that was not killed.
-        self._lookups: dict[int, PromptLookup] = {}
-        self._rates = LookupRates()
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Take new weights; a shared module has them already, so only the caches are dropped."""
@@ -183,7 +166,6 @@ class TransformersEngine(ModelEngine):
         self._new = [row for row in self._new if row.request.session != session]
         self._rows = [row for row in self._rows if row.request.session != session]
         try:
-            self._lookups.pop(session, None)
             slot = self._slot.pop(session, None)
             if slot is None:
                 return
@@ -226,62 +208,25 @@ class TransformersEngine(ModelEngine):
             if was_training:
                 self.model.train()
 
-    def _take(self, rows: list[DecodingRow], logits_KV: torch.Tensor) -> None:
-        """Sample the next tokens of ``rows``; finished rows leave the decoding.
-
-        logits_KV: row after row, those of the next token and of the tokens after each token of the row's draft. A token
-            counts only if the tokens before it were sampled as they were drafted, so the second tokens are sampled
-            after all first ones, the third after all second ones.
-        """
-        drafted_B = [len(row.draft) for row in rows]
-        first_B = np.cumsum([0, *(1 + drafted for drafted in drafted_B[:-1])])
-        ended = set()
-        going_on = list(range(len(rows)))
-        for offset in range(1 + max(drafted_B)):
-            logits_BV = logits_KV
-            if len(going_on) < len(logits_KV):
-                logits_BV = logits_KV[torch.as_tensor(first_B[going_on] + offset, device=self.device)]
-            token_B, logprob_B = self._sample([rows[i] for i in going_on], logits_BV)
-            stopped_B = np.isin(token_B, self.stops).tolist()
-            sampled = list(zip(going_on, token_B.tolist(), logprob_B.tolist(), stopped_B, strict=True))
-            going_on = []
-            for i, token, logprob, stopped in sampled:
-                row = rows[i]
-                if self._append(row, token, logprob, stopped):
-                    ended.add(id(row))
-                elif offset < drafted_B[i] and row.draft[offset] == token:
-                    going_on.append(i)
-            if not going_on:
-                break
-        if ended:
-            self._rows = [row for row in self._rows if id(row) not in ended]
-
-    def _sample(self, rows: Sequence[DecodingRow], logits_BV: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """The next token of each of ``rows`` and its log-probability."""
+    def _take(self, rows: list[DecodingRow], logits_BV: torch.Tensor) -> None:
+        """Sample a token for each of ``rows``; finished rows leave the decoding."""
         uniform_B = np.asarray([row.uniform[row.count] for row in rows])
         temperature_B = np.asarray([row.temperature for row in rows], np.float64)
-        return sample(logits_BV, uniform_B, temperature_B)
-
-    def _append(self, row: DecodingRow, token: int, logprob: float, stopped: bool) -> bool:
-        """Add a sampled token to its response; returns whether the response is finished."""
-        row.ids[row.count] = token
-        row.logprobs[row.count] = logprob
-        row.count += 1
-        if self._draft_tokens and (lookup := self._lookups.get(row.request.session)):
-            lookup.sampled(token)
-        stopped = stopped or self._spells_stop(row)
-        if not stopped and row.count < row.max_tokens:
-            return False
-        self._cache_row(row)
-        response = Response(row.ids[: row.count].copy(), row.logprobs[: row.count].copy(), stopped)
-        self._finished.append((row.request, response))
-        return True
-
-    def _draft(self, row: DecodingRow) -> None:
-        """Guess the next tokens of a response. The last token of a response is not read, and none is drafted for it."""
-        lookup = self._lookups.get(row.request.session)  # None if steps were recorded when its prompt was read
-        max_tokens = min(self._draft_tokens, row.max_tokens - row.count - 1)
-        row.draft = lookup.draft(max_tokens, self.stops) if lookup else []
+        token_B, logprob_B = sample(logits_BV, uniform_B, temperature_B)
+        stopped_B = np.isin(token_B, self.stops).tolist()
+        ended = set()
+        for row, token, logprob, stopped in zip(rows, token_B.tolist(), logprob_B.tolist(), stopped_B, strict=True):
+            row.ids[row.count] = token
+            row.logprobs[row.count] = logprob
+            row.count += 1
+            stopped = stopped or self._spells_stop(row)
+            if stopped or row.count == row.max_tokens:
+                ended.add(id(row))
+                self._cache_row(row)
+                response = Response(row.ids[: row.count].copy(), row.logprobs[: row.count].copy(), stopped)
+                self._finished.append((row.request, response))
+        if ended:
+            self._rows = [row for row in self._rows if id(row) not in ended]
 
     def _spells_stop(self, row: DecodingRow) -> bool:
         """Whether the last tokens of a response spell one of its stop strings."""
@@ -295,17 +240,15 @@ class TransformersEngine(ModelEngine):
         self._cached[self._slot[row.request.session]] = row.tokens()
 
     def _read(self, rows: Sequence[DecodingRow]) -> torch.Tensor:
-        """Read the prompts of new rows and their drafts; returns the logits after them as :meth:`_take` takes them.
+        """Read the prompts of new rows; returns logits ``(B, V)`` after them.
 
         Of equal prompts, the one with most tokens in the cache is read and copied to the others.
         """
         slot_B, start_B = self._place(rows)
-        prompts = [row.prompt_ids.tobytes() for row in rows]
+        prompts = [row.request.prompt_ids.tobytes() for row in rows]
         reader_of = {prompts[i]: int(i) for i in np.argsort(start_B, kind="stable")}
         readers = sorted(reader_of.values())
-        if self._draft_tokens and not self._recorded:
-            self._draft_after_prompts(rows, start_B, [reader_of[prompt] for prompt in prompts])
-        logits = self._prefill([rows[i] for i in readers], slot_B[readers], start_B[readers])
+        logits = self._prefill([rows[i].request for i in readers], slot_B[readers], start_B[readers])
         if len(readers) == len(rows):
             return logits
         copies: dict[int, list[int]] = {}
@@ -313,24 +256,11 @@ class TransformersEngine(ModelEngine):
             if i != reader_of[prompt]:
                 copies.setdefault(reader_of[prompt], []).append(i)
         for i, duplicates in copies.items():
-            length = len(rows[i].prompt_ids) + len(rows[i].draft)
+            length = len(rows[i].request.prompt_ids)
             begin = int(start_B[duplicates].min())
             self._cache.share(int(slot_B[i]), slot_B[duplicates].tolist(), length, begin)
-        counts = [1 + len(rows[i].draft) for i in readers]
-        first_of = dict(zip(readers, np.cumsum([0, *counts[:-1]]).tolist(), strict=True))
-        firsts = [first_of[reader_of[prompt]] for prompt in prompts]
-        place_K = [first + i for first, row in zip(firsts, rows, strict=True) for i in range(1 + len(row.draft))]
-        return logits[torch.as_tensor(place_K, device=self.device)]
-
-    def _draft_after_prompts(self, rows: Sequence[DecodingRow], start_B: np.ndarray, reader_B: Sequence[int]) -> None:
-        """Guess the first tokens of new responses; rows that share a prompt share its reader's draft."""
-        for row, start in zip(rows, start_B.tolist(), strict=True):
-            lookup = self._lookups.setdefault(row.request.session, PromptLookup(self._rates))
-            prompt = row.prompt_ids
-            lookup.read(prompt[start:].tolist(), prompt[max(0, start - LONGEST) : start].tolist())
-            self._draft(row)
-        for row, reader in zip(rows, reader_B, strict=True):
-            row.draft = rows[reader].draft[: row.max_tokens - 1]
+        place_B = np.searchsorted(readers, [reader_of[prompt] for prompt in prompts])
+        return logits[torch.as_tensor(place_B, device=self.device)]
 
     def _place(self, rows: Sequence[DecodingRow]) -> tuple[np.ndarray, np.ndarray]:
         """A slot for every session, and how many tokens of its prompt the slot holds already."""
@@ -346,7 +276,7 @@ class TransformersEngine(ModelEngine):
             differs = np.flatnonzero(self._cached[slot][:same] != prompt[:same])
             starts.append(int(differs[0]) if len(differs) else same)
             slots.append(slot)
-        longest = max(len(row.prompt_ids) + row.max_tokens for row in rows)  # drafts stay within max_tokens
+        longest = max(len(row.request.prompt_ids) + row.max_tokens for row in rows)
         longest = max(longest, max(len(cached) for cached in self._cached)) + 1
         self._cache.reserve(len(self._session), longest)
         return np.asarray(slots), np.asarray(starts)
@@ -356,16 +286,11 @@ class TransformersEngine(ModelEngine):
         keep = torch.as_tensor(keep_K, dtype=torch.long, device=self.device)
         return forward(self.model, ids, self._cache, keep).float()
 
-    def _prefill(self, rows: Sequence[DecodingRow], slot_B: np.ndarray, start_B: np.ndarray) -> torch.Tensor:
-        """Read the new part of every prompt and its draft, in chunks of similar length; returns logits row by row."""
-        unread = [
-            np.concatenate([row.prompt_ids[start:], np.asarray(row.draft, np.int32)])
-            for row, start in zip(rows, start_B.tolist(), strict=True)
-        ]
-        new_B = np.asarray([len(tokens) for tokens in unread])
-        keep_B = [1 + len(row.draft) for row in rows]
+    def _prefill(self, requests: Sequence[Request], slot_B: np.ndarray, start_B: np.ndarray) -> torch.Tensor:
+        """Read the new part of every prompt, in chunks of similar length; returns logits ``(B, V)`` after them."""
+        new_B = np.asarray([len(request.prompt_ids) for request in requests]) - start_B
         order = np.argsort(new_B, kind="stable")
-        logits: list[torch.Tensor] = [torch.empty(0)] * len(rows)
+        logits: list[torch.Tensor] = [torch.empty(0)] * len(requests)
         begin = 0
         while begin < len(order):  # as many prompts as fit when padded to the longest
             end = begin + 1
@@ -374,48 +299,38 @@ class TransformersEngine(ModelEngine):
             chunk = np.sort(order[begin:end])
             chunk = chunk[np.argsort(slot_B[chunk], kind="stable")]
             self._cache.plan(slot_B[chunk], start_B[chunk], new_B[chunk])
-            ends = np.cumsum(new_B[chunk])
-            counts = [keep_B[i] for i in chunk]
-            keep_K = np.concatenate([np.arange(last - count, last) for last, count in zip(ends, counts, strict=True)])
-            out_KV = self._forward(np.concatenate([unread[i] for i in chunk]), keep_K)
-            for i, row_logits in zip(chunk, out_KV.split(counts), strict=True):
-                logits[i] = row_logits
+            ids_T = np.concatenate([requests[i].prompt_ids[start_B[i] :] for i in chunk])
+            out = self._forward(ids_T, np.cumsum(new_B[chunk]) - 1)
+            for i, row in zip(chunk, out, strict=True):
+                logits[i] = row
             begin = end
-        return torch.cat(logits)
+        return torch.stack(logits)
 
     def _advance(self) -> torch.Tensor:
-        """Read the last token of every response under way and its draft; returns logits as :meth:`_take` takes them."""
+        """Read the last token of every response under way; returns logits ``(B, V)`` after it."""
         rows = self._rows
-        if self._draft_tokens and not self._recorded:
-            for row in rows:
-                self._draft(row)
         slot_B = np.asarray([self._slot[row.request.session] for row in rows])
         position_B = np.asarray([row.read for row in rows])
-        unread = [np.asarray([row.ids[row.count - 1], *row.draft]) for row in rows]
-        new_B = np.asarray([len(tokens) for tokens in unread])
+        token_B = np.asarray([row.ids[row.count - 1] for row in rows])
         first = len(self._cached) if self._recorded else int(slot_B.max()) + 1
         if 3 * len(slot_B) < first and not self._recorded:
-            self._cache.plan(slot_B, position_B, new_B)
-            return self._forward(np.concatenate(unread), np.arange(new_B.sum()))
+            self._cache.plan(slot_B, position_B, np.ones(len(slot_B), np.int64))
+            return self._forward(token_B, np.arange(len(slot_B)))
         # Cheaper than gathering the slots of the rows: advance all first slots in place. An idle slot reads token 0
         # after its cached tokens; that place is overwritten when its session goes on.
-        unread_S = [np.zeros(1, np.int64)] * first
-        for slot, tokens in zip(slot_B.tolist(), unread, strict=True):
-            unread_S[slot] = tokens
+        token_S = np.zeros(first, np.int64)
         position_S = np.asarray([len(cached) for cached in self._cached[:first]])
+        token_S[slot_B] = token_B
         position_S[slot_B] = position_B
         if self._recorded:
             try:
-                logits_SV = self._steps(self._cache, np.concatenate(unread_S), position_S)
+                logits_SV = self._steps(self._cache, token_S, position_S)
                 return logits_SV[torch.as_tensor(slot_B, device=self.device)].float()
             except RuntimeError:  # the model's code synchronises with the GPU, or memory is short: nothing was recorded
                 self._recorded = False
                 self._steps = RecordedSteps(self.model)
-        new_S = np.asarray([len(tokens) for tokens in unread_S])
-        self._cache.plan(np.arange(first), position_S, new_S)
-        end_B = np.cumsum(new_S)[slot_B]
-        keep_K = np.concatenate([np.arange(end - count, end) for end, count in zip(end_B, new_B, strict=True)])
-        return self._forward(np.concatenate(unread_S), keep_K)
+        self._cache.plan(np.arange(first), position_S, np.ones(first, np.int64))
+        return self._forward(token_S, slot_B)
 
 
 def sample(logits_BV: torch.Tensor, uniform_B: np.ndarray, temperature_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
