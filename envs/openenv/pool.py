@@ -14,13 +14,14 @@ import asyncio
 import math
 import queue
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Protocol
 
-from gagpo.envs.openenv.env import RemoteEnv
+from gagpo.envs.base import Info
 from gagpo.envs.openenv.errors import ServerFailed, ServerFull, ServerLost, ServerSilent
-from gagpo.envs.openenv.loop import CLOSE_SECONDS
+from gagpo.envs.openenv.loop import CLOSE_SECONDS, LoopThread
 from gagpo.envs.openenv.session import Session
 from gagpo.envs.pool.slots import BasePool, Event, SlotEpisode, Worker
 from gagpo.envs.pool.wire import Request, describe
@@ -32,6 +33,28 @@ FULL_SECONDS = 1.0  # until a server that admits no further session is asked aga
 POLL_SECONDS = 0.2  # between looks at waiting episodes
 
 
+class SessionEnv(Protocol):
+    """What the pool uses of an environment with a session at a server.
+
+    It is :class:`gagpo.envs.openenv.env.RemoteEnv`, which opens this pool and therefore cannot be imported here.
+    """
+
+    urls: Sequence[str]
+    session: Session
+    loop: LoopThread
+    reset_timeout: float
+
+    def at(self, url: str) -> SessionEnv: ...
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]: ...
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, Info]: ...
+
+    def end_session(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class ServerWorker(Worker):
     """A server. available_at: when it may get another episode (``time.monotonic``); pause: before the next attempt."""
 
@@ -40,7 +63,7 @@ class ServerWorker(Worker):
         self.url = url
         self.available_at = 0.0
         self.pause = FIRST_RETRY_SECONDS
-        self.idle: list[RemoteEnv] = []  # sessions without an episode
+        self.idle: list[SessionEnv] = []  # sessions without an episode
 
     def lose(self, now: float) -> bool:
         """Give it no episode for a while; whether it was thought to be there."""
@@ -61,16 +84,16 @@ class SessionPool(BasePool):
         ServerLost: from ``wait``, if no server could be reached for ``env.reset_timeout`` seconds.
     """
 
-    def __init__(self, env: RemoteEnv, max_restarts: int = 3):
+    def __init__(self, env: SessionEnv, max_restarts: int = 3):
         self._env = env
         self._servers = [ServerWorker(url) for url in env.urls]
         super().__init__(self._servers, max_restarts)
         self._executor = ThreadPoolExecutor(MAX_THREADS, "session")
-        self._answers: queue.SimpleQueue[tuple[int, RemoteEnv, StepAnswer | ResetAnswer | Exception]] = (
+        self._answers: queue.SimpleQueue[tuple[int, SessionEnv, StepAnswer | ResetAnswer | Exception]] = (
             queue.SimpleQueue()
         )
-        self._sessions: dict[int, RemoteEnv] = {}  # by the number of their episode
-        self._busy: set[RemoteEnv] = set()  # with a request under way
+        self._sessions: dict[int, SessionEnv] = {}  # by the number of their episode
+        self._busy: set[SessionEnv] = set()  # with a request under way
         self._waiting: dict[int, tuple[SlotEpisode, float]] = {}  # for a server, since when; by number
         self._last_error = ""
 
@@ -129,7 +152,7 @@ class SessionPool(BasePool):
         self._busy.add(env)
         self._executor.submit(self._run, env, request)
 
-    def _run(self, env: RemoteEnv, request: Request) -> None:
+    def _run(self, env: SessionEnv, request: Request) -> None:
         """Wait for the answer to a request, in a thread of the executor."""
         operation, number, *arguments = request
         answer: StepAnswer | ResetAnswer | Exception
@@ -156,7 +179,7 @@ class SessionPool(BasePool):
             while True:
                 self._take(*self._answers.get_nowait())
 
-    def _take(self, number: int, env: RemoteEnv, answer: StepAnswer | ResetAnswer | Exception) -> None:
+    def _take(self, number: int, env: SessionEnv, answer: StepAnswer | ResetAnswer | Exception) -> None:
         self._busy.discard(env)
         episode = self._episode(number)
         if episode is None or self._sessions.get(number) is not env:  # the slot was released or reset meanwhile
