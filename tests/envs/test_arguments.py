@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import gymnasium
@@ -15,6 +16,7 @@ from gagpo.interop.games import opened
 from gagpo.settings import load, shipped_configs
 
 HERE = __name__
+needs_openenv = pytest.mark.skipif(importlib.util.find_spec("openenv") is None, reason="needs the package openenv")
 
 
 class ColouredEnv(CorridorEnv):
@@ -50,7 +52,7 @@ gymnasium.register("gagpo-test/Function-v0", coloured)
 
 WRONG = [
     ("gagpo/Math-v0", {"max_turn": 3}, r"has no argument 'max_turn' .*-k max_turn=\.\.\.\); nearest: max_turns$"),
-    ("gagpo/Math-v0", {"problem": "Q"}, r"has no argument 'problem' .*; known: attempts, data, "),
+    ("gagpo/Math-v0", {"wrong": "Q"}, r"has no argument 'wrong' .*; known: attempts, columns, data, "),
     ("gagpo/Program-v0", {}, r"needs the argument tasks: set environment\.kwargs\.tasks, or -k tasks=\.\.\.$"),
     ("gagpo/Program-v0", {"tasks": "t.jsonl", "agnt": "a:b"}, "'agnt' .*; nearest: agent"),
     (f"{HERE}:ColouredEnv", {}, "needs the argument colour"),
@@ -61,7 +63,9 @@ WRONG = [
     (f"{HERE}:UnpreparedEnv", {}, "needs the argument size"),
     (f"{HERE}:UnpreparedEnv", {"size": 3, "huge": "blue"}, "'huge' .*; nearest: hue"),
     (f"{HERE}:UnpreparedEnv", {"size": 3, "action": ["a", "b"]}, "'action' .*; nearest: actions"),
-    ("http://127.0.0.1:9", {"feild": "text"}, "'feild' .*; nearest: field"),
+    pytest.param(
+        "http://127.0.0.1:9", {"feild": "text"}, "'feild' .*; nearest: field", marks=needs_openenv, id="server"
+    ),
     ("gagpo/Math-v0", {"max_turns": "3"}, r"max_turns must be an integer \(got '3'\)"),
     ("gagpo/Storeroom-v0", {"max_turns": True}, r"max_turns must be an integer \(got True\)"),
 ]

@@ -41,7 +41,7 @@ def test_options_of_the_prompt_are_keys_of_a_runs_context():
         ({"episodes_per_task": 0}, "key 'episodes_per_task' must be at least 1, got 0"),
         ({"splitt": "test"}, "key 'splitt' is unknown"),
         ({"context": {"history": "some"}}, "history must be full or a number of turns, got 'some'"),
-        ({"context": {"prompt": "fancy"}}, "unknown prompt 'fancy'; choose one of plain, tags"),
+        ({"context": {"prompt": "fancy"}}, "unknown prompt 'fancy'; choose one of action, plain, tags, think-act"),
         ({"server": ApiSettings("m")}, "server is for a model behind a server (openai:MODEL), and random is not"),
     ],
 )

@@ -91,7 +91,8 @@
     ]);
   }
 
-  // The page that the model was shown. The file's check accepts a PNG in base64 only; it is an image here, never markup.
+  // The page that the model was shown. The file's check accepts a PNG in base64 only; here it is an image,
+  // never markup.
   function screenshot(turn, t) {
     if (!turn.screenshot) return null;
     const source = `data:image/png;base64,${turn.screenshot}`;

@@ -82,7 +82,7 @@ MISTAKES = {
     "an argument of SFT": (["sft", "alfworld-smollm2", "environment.kwargs.max_turn=3"], "nearest: max_turns"),
     "an argument of eval": (["eval", "random", "--env", "gagpo/Math-v0", "-k", "max_turn=3"], "nearest: max_turns"),
     "an argument of plan": (["plan", "alfworld-quickstart", "environment.kwargs.max_turn=3"], "nearest: max_turns"),
-    "an argument of check": (["check", "gagpo/Math-v0", "-k", "problem=Q"], "known: attempts, data"),
+    "an argument of check": (["check", "gagpo/Math-v0", "-k", "wrong=Q"], "known: attempts, columns"),
     "a missing argument": (["check", "gagpo/Program-v0"], "gagpo/Program-v0 needs the argument tasks"),
     "a config to check": (["check", "none.yaml"], "there is no settings file none.yaml"),
     "an environment to check": (["check", "gagpo/No-v0"], "known here: gagpo/ALFWorld-v0"),

@@ -62,7 +62,7 @@ def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported
     run = scripted(config, tmp_path / "run", [0.1, 0.8, 0.3, 0.7, 0.2])
     assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2, 5]
     result = evaluate(f"{run}@best", tasks=1, workers=0, quiet=True)
-    assert result.model == f"{run}@best"
+    assert result.model == f"{run}@best, iteration 2"
     export(f"{tmp_path}/run@best", tmp_path / "exported")
     best = checkpoints.checkpoints(run / "checkpoints")[0].path / "model" / "model.safetensors"
     assert (tmp_path / "exported" / "model.safetensors").read_bytes() == best.read_bytes()

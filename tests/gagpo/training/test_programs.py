@@ -63,7 +63,7 @@ def test_a_run_killed_in_mid_iteration_ends_bit_equal_and_leaves_no_program(walk
     whole = run(config, tmp_path / "whole")
     killed = killed_and_resumed(config, tmp_path / "runs", 1)
     require_equal(killed, whole)
-    assert all(row["success_rate"] > 0 and row["updates"] for row in whole.metrics())
+    assert all(row["reward_mean"] > 0 and row["updates"] for row in whole.metrics())
     here = {one.pid for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == str(tmp_path)}
     assert here <= {os.getpid()}
 
@@ -98,4 +98,4 @@ def test_a_vllm_server_answers_programs(walking, warm_model, tmp_path):
         rows = run(config, tmp_path / "run").metrics()
         assert len(fake.asked) >= rows[-1]["turns_total"]  # and the checks of its weights
     assert [row["iteration"] for row in rows] == [1, 2] and all(row["engine_gap"] < 1e-4 for row in rows)
-    assert all(row["updates"] and row["success_rate"] > 0 for row in rows)
+    assert all(row["updates"] and row["reward_mean"] > 0 for row in rows)

@@ -277,7 +277,7 @@ def test_interrupting_a_save_that_begins_ends_the_run_in_order(corridor, tmp_pat
                 signal.raise_signal(told[-1])
             super().start()
 
-    monkeypatch.setattr("gagpo.distributed.background.threading", SimpleNamespace(Thread=Interrupted))
+    monkeypatch.setattr("gagpo.base.background.threading", SimpleNamespace(Thread=Interrupted))
     with pytest.raises(KeyboardInterrupt):
         run(corridor(training={"iterations": 5}), tmp_path / "run")
     monkeypatch.undo()
