@@ -70,7 +70,7 @@ def test_a_failed_run_is_named_with_its_log_and_is_the_status(inside, corridor, 
     assert lines[0] == "3 runs: 3 waiting" and lines[1].startswith("at once: 3 (")
     assert f"TensorBoard: tensorboard --logdir {tmp_path / 'runs'}" in lines
     assert {"s-seed1: started", "s-seed3: started", "3 runs: 1 failed, 2 finished"} < set(lines)
-    assert f"s-seed2 failed: status 2: no disk; log: {log}" in lines
+    assert f"s-seed2 failed: status 2: no disk; log: {log}" in lines, done.stdout
     assert [run["state"] for run in json.loads(lines[-1])["runs"]] == ["finished", "failed", "finished"]
 
 
