@@ -13,6 +13,7 @@ import numpy as np
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
+from gagpo.base.terminal import printable
 from gagpo.eval.runs import Run, trailing_mean
 from gagpo.eval.statistics import Interval
 from gagpo.runs.headline import joint
@@ -265,8 +266,8 @@ def plain_axes(axis: Axes) -> None:
 
 
 def literal(text: str) -> str:
-    """``text`` with dollar signs escaped, which matplotlib reads as formulas."""
-    return text.replace("$", r"\$")
+    """``text`` in characters that can be drawn, with dollar signs escaped, which matplotlib reads as formulas."""
+    return printable(text).replace("$", r"\$")
 
 
 def _legend(groups: Mapping[str, Sequence[Run]], panels: Sequence[ChartPanel]) -> str:

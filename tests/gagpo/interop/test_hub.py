@@ -60,6 +60,7 @@ def test_no_token_no_network_and_offline_mode_are_one_line(server, monkeypatch, 
         hub.open_repository("me/model")
 
 
+@pytest.mark.slow  # the client tries again for a while
 def test_the_token_is_never_in_a_message(server, model, monkeypatch):
     repository = hub.open_repository("me/model")
     server.fails = 500

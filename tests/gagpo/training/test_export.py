@@ -220,6 +220,7 @@ def test_a_secret_of_the_settings_is_not_in_the_card(made, tmp_path):
     assert "sesame" not in card and "api_key: (not shown)" in card
 
 
+@pytest.mark.slow
 def test_the_command_exports_and_uploads(made, tmp_path, monkeypatch, capsys):
     from huggingface_hub import constants
 
