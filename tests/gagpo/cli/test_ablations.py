@@ -50,7 +50,7 @@ ABLATIONS = {
 @pytest.mark.parametrize("changes", ABLATIONS.values(), ids=ABLATIONS)
 def test_an_ablation_trains_from_the_command_line(inside, corridor, tmp_path, changes):
     config = corridor()
-    done = inside("train", config, *changes, *FAST, "--runs", tmp_path / "runs", "-q")
+    done = inside("train", config, *changes, *FAST, "name=corridor", "--runs", tmp_path / "runs", "-q")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "runs" / "corridor"
     (row,) = RunFolder.open(folder).metrics()
