@@ -28,7 +28,6 @@ MARGIN_SECONDS = 2.0  # the driver's own deadline comes first
 _OFF = (
     "BackForwardCache",  # a page that is left ends, so that going back loads it again
     "DeferRendererTasksAfterInput",  # else a page waits for its next frame after every click
-    "RenderDocument",  # a new frame for every page costs as much as a small page
     "Translate",
     "OptimizationHints",
     "MediaRouter",

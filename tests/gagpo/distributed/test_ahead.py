@@ -58,7 +58,7 @@ def train_in(count, config, run):
 
 
 def require_every_task_in_turn(run, iterations):
-    """Each task has been trained on equally often, and no turn of it was too old or from the future."""
+    """Each task has been trained on equally often up to one group, and no turn of it was too old or from the future."""
     rows, tasks = RunFolder.open(run).metrics(), Counter()
     assert [row["iteration"] for row in rows] == list(range(1, iterations + 1))
     for row in rows:
@@ -68,7 +68,7 @@ def require_every_task_in_turn(run, iterations):
         assert min(behind) >= 0 and row["staleness_max"] == max(behind) <= 2
         assert np.isfinite(row["loss"]) and row["mismatch_kl"] < 1
         tasks.update(episode["task"] for episode in episodes)
-    assert len(tasks) == 8 and len(set(tasks.values())) == 1
+    assert len(tasks) == 8 and max(tasks.values()) - min(tasks.values()) <= 6  # the samples of one group
     return rows
 
 
