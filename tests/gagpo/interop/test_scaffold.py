@@ -47,7 +47,7 @@ def next_steps(tmp_path, *folder):
     return made.stdout.splitlines()[-1].removeprefix("next: ").split("; ")
 
 
-SHORTER = " sft.episodes=60 sft.steps=20 training.iterations=1 evaluation.episodes_per_task=1 -q"
+SHORTER = " name=moon_base sft.episodes=60 sft.steps=20 training.iterations=1 evaluation.episodes_per_task=1 -q"
 
 
 def shell(folder, commands):
