@@ -365,7 +365,10 @@ def section(report: Report, setup: Setup) -> str:
     """The results as a section of lab/gpu.md."""
     gpu = torch.cuda.get_device_name() if setup.device == "cuda" else f"no GPU (dry run), {platform.machine()}"
     date = datetime.now(UTC).date().isoformat()
-    rows = [[one.name, one.verdict, f"{one.seconds:.0f}", one.text.replace("|", "/")] for one in report.results]
+    rows = [
+        [result.name, result.verdict, f"{result.seconds:.0f}", result.text.replace("|", "/")]
+        for result in report.results
+    ]
     table = Table(["stage", "result", "s", "what it showed"], rows, words=(0, 1, 3))
     head = f"## {date}, {gpu}\n\ntorch {torch.__version__}, Python {platform.python_version()}; `{setup.config}`"
     if setup.device == "cpu":

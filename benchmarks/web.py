@@ -187,10 +187,10 @@ def summary(counts: dict[str, list[Count]]) -> dict[str, dict[str, float]]:
     for name, rows in counts.items():
         result[name] = {"steps_per_second": round(statistics.median(row.steps / row.seconds for row in rows), 2)}
         pairs = list(zip(counts[OURS], rows, strict=True))
-        speedups = [ours.steps / ours.seconds * row.seconds / row.steps for ours, row in pairs]
+        speedups = [package.steps / package.seconds * row.seconds / row.steps for package, row in pairs]
         result[name]["gagpo_times_as_fast"] = round(statistics.median(speedups), 2)
         if all(row.cpu for row in rows):
-            costs = [row.cpu / row.steps * ours.steps / ours.cpu for ours, row in pairs]
+            costs = [row.cpu / row.steps * package.steps / package.cpu for package, row in pairs]
             result[name]["cpu_ms_per_step"] = round(1e3 * statistics.median(row.cpu / row.steps for row in rows), 1)
             result[name]["cpu_times_gagpo"] = round(statistics.median(costs), 2)
     return result
@@ -203,8 +203,8 @@ def main() -> None:
     parser.add_argument("--browsergym", metavar="PYTHON", help="an interpreter with browsergym-miniwob")
     parser.add_argument("--out", type=Path, help="file for the result")
     options = parser.parse_args()
-    ours, end = gagpo_player()
-    players: dict[str, Player] = {OURS: ours, "miniwob": play_bare}
+    package_player, end = gagpo_player()
+    players: dict[str, Player] = {OURS: package_player, "miniwob": play_bare}
     if options.browsergym:
         players["BrowserGym"] = browsergym_player(options.browsergym)
     try:
