@@ -25,6 +25,7 @@ from gagpo.envs.base import Kwargs
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings.derived import RECIPE, require_same_recipe
 from gagpo.settings.derived import recipe as settings_of
+from gagpo.sft.adapter import keep_base, with_adapter
 from gagpo.sft.demonstrations import (
     LABEL,
     demonstration_tasks,
@@ -68,12 +69,12 @@ def trained(recipe: Recipe, work: Path, quiet: bool = False, keep: bool = True) 
     if not (work / "rows.npz").exists():
         start(recipe, work, quiet)
     model, tokenizer, rows = prepare(settings, work, {}, quiet)
+    trained_model = with_adapter(model, sft_of(settings), work, settings.device)
     rate = recipe.rate if recipe.extras.decay is not None else None
-    losses = fit(model, rows, settings, quiet, work if keep else None, rate=rate)
+    losses = fit(trained_model.model, rows, settings, quiet, work if keep else None, rate=rate)
     if keep:
-        save_folder(
-            model, tokenizer, Path(settings.model), {RECIPE: json.dumps(settings_of(settings), indent=1) + "\n"}
-        )
+        texts = {RECIPE: json.dumps(settings_of(settings), indent=1) + "\n"}
+        trained_model.save(tokenizer, Path(settings.model), texts)
     return losses
 
 
@@ -89,6 +90,7 @@ def start(recipe: Recipe, work: Path, quiet: bool = False) -> None:
         tokenizer = train_tokenizer([*texts, *names], shape.vocabulary, shape.numbers, shape.marks)
         model = create(shape, tokenizer, sft.seed)
     rows = tokenized_rows(episodes, context_of(settings, tokenizer), PROMPT if extras.read_strays else SKIPPED)
+    keep_base(sft, work)
     limit = int(model.config.max_position_embeddings)  # type: ignore[union-attr,arg-type]
     texts_beside = {RECIPE: json.dumps(settings_of(settings)), EXTRAS: extras.model_dump_json()}
     save_folder(model, tokenizer, work / "start", texts_beside)
