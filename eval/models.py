@@ -17,6 +17,7 @@ from gagpo.envs.arguments import require_arguments
 from gagpo.envs.pool.wire import describe
 from gagpo.eval.conditions import Conditions, conditions_of, is_run_folder, names_of, settings_like
 from gagpo.eval.evaluate import EvaluatedAgent, EvaluationOutcome, PreparedEvaluation
+from gagpo.eval.held_out import require_held_out
 from gagpo.eval.journal import weights_identity
 from gagpo.eval.request import WEIGHTLESS, EvaluationRequest
 from gagpo.eval.results import EvalResult
@@ -69,6 +70,8 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     if has_weights:
         require_device(_device(request, sources.run))
     prepared = PreparedEvaluation.of(request, conditions, request.kwargs or {})
+    if sources.run is not None:
+        require_held_out(prepared.tasks, conditions.environment, sources.run)
     if request.served:
         return evaluate_served(prepared)
     return prepared.run(_evaluated_agent(prepared, sources))
