@@ -19,6 +19,7 @@ from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.folder import NoGames
 from gagpo.envs.alfworld.games.generate import default_root, generate
 from gagpo.envs.tasks import EmptySplit, UnknownTask
+from tests.outside import outside_data
 
 COUNTS = {"train": 6, "valid_seen": 3, "valid_unseen": 3}
 
@@ -223,13 +224,9 @@ def test_held_out_games_are_a_split_and_leave_training(env: ALFWorldEnv) -> None
     assert "held_out" in ALFWorldEnv.choosing
 
 
-RELEASED = Path(__file__).parents[4] / "shared" / "data" / "alfworld-released-train.tar.xz"
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not RELEASED.exists(), reason=f"needs the released training games, {RELEASED}")
 def test_the_held_out_part_of_the_released_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with tarfile.open(RELEASED) as archive:
+    with tarfile.open(outside_data("alfworld-released-train.tar.xz")) as archive:
         archive.extractall(tmp_path / "json_2.1.1", filter="data")
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     split = make(games="official", verb="both", held_out=0.25)
