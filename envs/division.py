@@ -94,9 +94,9 @@ def hold_out(tasks: TaskSet, fraction: float, split: str, key: Callable[[Task], 
     return remaining, held
 
 
-def shared(tasks: TaskSet, others: TaskSet) -> list[tuple[Task, Task]]:
-    """The tasks that are also in ``others``, each with the task there: of equal content, or of equal id without it."""
-    by_content = {task.digest or task.id: task for task in others}
+def shared(tasks: TaskSet, training: TaskSet) -> list[tuple[Task, Task]]:
+    """The tasks that are in ``training`` too, each with its copy: of equal content, or of equal id without a digest."""
+    by_content = {task.digest or task.id: task for task in training}
     return [(task, by_content[task.digest or task.id]) for task in tasks if (task.digest or task.id) in by_content]
 
 

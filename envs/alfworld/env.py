@@ -79,8 +79,8 @@ class ALFWorldEnv(TextEnv):
             raise InvalidArgument(f"held_out must be at least 0 and less than 1 (got {held_out!r:.80})")
         self.held_out = float(held_out)
         if held_out:
-            train, *others = SPLITS
-            self.splits = (train, HELD_OUT, *others)  # type: ignore[misc]
+            train, *validation = SPLITS
+            self.splits = (train, HELD_OUT, *validation)  # type: ignore[misc]
         super().__init__(split, max_turns, expert, render_mode)
         self.size = size
         self.seed = seed

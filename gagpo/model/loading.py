@@ -87,10 +87,7 @@ def load_model(
     _require_available(name, "model", revision)
     path = Path(name)
     if adapters.is_adapter(path):
-        base, of_base = adapters.base_of(path)
-        model = load_model(base, device=device, trust_remote_code=trust_remote_code, revision=of_base)
-        adapters.read_into(model, path)
-        return adapters.merge(model).to(dtype_of(dtype)).eval()
+        return _merged_adapter(path, device, trust_remote_code).to(dtype_of(dtype)).eval()
     if path.is_dir() and not (path / "config.json").exists():
         raise ModelError(f"model folder {name} has no config.json; is it a Hugging Face model folder?")
     if path.is_dir() and manifest.has_one(path):
@@ -121,6 +118,14 @@ def load_model(
     if not path.is_dir():
         ready.config._commit_hash = commit_of(name, revision)  # type: ignore[union-attr]
     return ready
+
+
+def _merged_adapter(folder: Path, device: str, trust_remote_code: bool) -> torch.nn.Module:
+    """The base of the adapter in ``folder``, with the adapter merged, in float32."""
+    base, revision = adapters.base_of(folder)
+    model = load_model(base, device=device, trust_remote_code=trust_remote_code, revision=revision)
+    adapters.read_into(model, folder)
+    return adapters.merge(model)
 
 
 def _starter_on_base(name: str, device: str) -> torch.nn.Module:
