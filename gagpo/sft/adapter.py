@@ -47,12 +47,16 @@ class Trained:
 
 def keep_base(sft: SftSettings, work: Path) -> None:
     """Copy the base's adapter to ``work`` if SFT is to continue it: if it has the rank that is to be trained."""
-    source = adapter_of(sft.base_model) if sft.base_model is not None and sft.lora is not None else None
-    if source is not None and adapters.config_of(source).rank == sft.lora:
-        with durable.replacing_folder(work / FOLDER) as place:
-            for name in (adapters.CONFIG, adapters.WEIGHTS, adapters.BASE):
-                if (source / name).exists():
-                    shutil.copy(source / name, place / name)
+    durable.remove(work / FOLDER)  # of an interrupted start from another base
+    if sft.base_model is None or sft.lora is None:
+        return
+    source = adapter_of(sft.base_model)
+    if source is None or adapters.config_of(source).rank != sft.lora:
+        return
+    with durable.replacing_folder(work / FOLDER) as place:
+        for name in (adapters.CONFIG, adapters.WEIGHTS, adapters.BASE):
+            if (source / name).exists():
+                shutil.copy(source / name, place / name)
 
 
 def adapter_of(model: str) -> Path | None:

@@ -25,7 +25,7 @@ from gagpo.model.flat.packed import PackedRows
 from gagpo.model.loading import ModelError, load_model, load_tokenizer
 from gagpo.model.pretrained import FetchError, Pretrained
 from gagpo.settings import SettingsError, load
-from gagpo.sft.adapter import adapter_of
+from gagpo.sft.adapter import adapter_of, keep_base
 from gagpo.sft.run import sft
 from gagpo.training.export import export
 from gagpo.training.model_card import base_of
@@ -191,6 +191,14 @@ def test_another_rank_is_a_new_adapter_on_the_merged_base(shipped, place, tmp_pa
     sft(load(place / "walk.yaml", changes), quiet=True)
     assert adapters.base_of(adapter_of(str(tmp_path / "next")))[0] == str(place / "model")
     assert compose(str(tmp_path / "next")).rank == 4 + 2
+
+
+def test_an_interrupted_start_leaves_no_adapter_to_another_base(shipped, place, tmp_path):
+    settings = load(place / "walk.yaml", [f"sft.base_model={NAME}"]).sft
+    keep_base(settings, tmp_path / "work")
+    assert adapters.is_adapter(tmp_path / "work" / "adapter")
+    keep_base(settings.model_copy(update={"base_model": "tiny"}), tmp_path / "work")
+    assert not (tmp_path / "work" / "adapter").exists()
 
 
 # The base -------------------------------------------------------------------------------------------------------------
