@@ -27,7 +27,7 @@ from gagpo.sft.rows import tokenized_rows
 from gagpo.sft.run import context_of
 
 BITS = 7  # of a value, unless another number is asked for
-EPISODES = 16  # of the expert, on which the cost of rounding is measured
+EPISODES = 8  # of the expert, on which the cost of rounding is measured
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ SAME_TURNS = ["training.max_turns=60000", "training.ema=false", "optimizer.lr_sc
 SMOLLM2_START = [
     "model=data/models/alfworld-released-smollm2",
     *("device=cuda", "engine={name: transformers, dtype: bfloat16}"),
-    *("sft.base_model=smollm2-135m", "sft.lora=16", "sft.steps=40"),
+    *("sft.base_model=smollm2-135m", "sft.lora=16", "sft.steps=40", "lora={rank: 16}"),
     *("rollout.tasks=24", "rollout.max_tokens=20", "training.microbatch_tokens=8192"),
 ]
 
