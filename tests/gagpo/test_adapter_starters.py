@@ -131,6 +131,17 @@ def test_every_load_has_the_same_bits_whatever_the_order_of_the_sums(shipped, mo
     assert all(torch.equal(weight, first[name]) for name, weight in again.named_parameters())
 
 
+def test_sums_of_few_bits_are_exact_in_float64_and_not_in_float32():
+    generator = torch.Generator().manual_seed(0)
+    scale = 2.0 ** -torch.arange(16.0)[:, None]
+    matrix_a = round_rows(torch.randn(16, 200, generator=generator) * scale, 7)
+    matrix_b = round_rows(torch.randn(200, 16, generator=generator), 7)
+    order = torch.randperm(16, generator=generator)
+    shuffled_a, shuffled_b = matrix_a[order], matrix_b[:, order]
+    assert not torch.equal(matrix_b @ matrix_a, shuffled_b @ shuffled_a)
+    assert torch.equal(matrix_b.double() @ matrix_a.double(), shuffled_b.double() @ shuffled_a.double())
+
+
 def test_it_is_loaded_without_peft(shipped, monkeypatch):
     monkeypatch.setattr(adapters, "require_peft", lambda: pytest.fail("peft is asked for"))
     load_model(NAME)
