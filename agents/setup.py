@@ -17,6 +17,7 @@ from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.arguments import build
 from gagpo.envs.program.env import ProgramEnv
+from gagpo.envs.tasks import unknown_split
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +44,7 @@ def tasks_of(env: gagpo.envs.TextEnv, split: str) -> gagpo.envs.TaskSet:
     """The tasks of ``split``. Raises: InvalidArgument naming the existing splits if ``env`` has no such split."""
     splits = getattr(env, "splits", ())
     if splits and split not in splits:
-        raise InvalidArgument(f"{type(env).__name__} has no split {split!r}; choose one of {', '.join(splits)}")
+        raise unknown_split(type(env).__name__, split, splits)
     return env.tasks(split)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from gagpo.base.errors import GagpoError, InvalidArgument
-from gagpo.envs.tasks import Task, TaskSet
+from gagpo.envs.tasks import Task, TaskSet, unknown_split
 from gagpo.envs.tools import Tool
 
 Info = dict[str, Any]  # plain data that comes with an observation
@@ -134,9 +134,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self, split: str = "train", max_turns: int = 50, expert: bool | str = False, render_mode: str | None = None
     ):
         if split not in self.splits:
-            raise InvalidArgument(
-                f"{type(self).__name__} has no split {split!r}; choose one of {', '.join(self.splits)}"
-            )
+            raise unknown_split(type(self).__name__, split, self.splits)
         if isinstance(max_turns, bool) or not isinstance(max_turns, int):
             raise InvalidArgument(f"max_turns must be an integer (got {max_turns!r:.80})")
         if max_turns < 1:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tasks import Task, TaskSet
 
 FEW = 10
@@ -61,6 +62,42 @@ def divided(
     split_by_id = fill_splits(undecided, splits, {task.split for task in tasks if task.split})
     placed = [replace(task, split=task.split or split_by_id[task.id]) for task in tasks]
     return {split: TaskSet(split, (task for task in placed if task.split == split), advice) for split in splits}
+
+
+def hold_out(tasks: TaskSet, fraction: float, split: str, key: Callable[[Task], str]) -> tuple[TaskSet, TaskSet]:
+    """Divide the tasks of a split: those that stay, and those of the new split ``split``.
+
+    The first 32 bits of a key's SHA-256 decide, so a task keeps its side when others are added, and tasks with equal
+    keys stay together.
+
+    fraction: of all keys that the new split gets, between 0 and 1.
+
+    Raises: InvalidArgument if a task of one part has the content (digest) of a task of the other part.
+
+    >>> tasks = TaskSet("train", [Task(f"mug-{room}/{trial}", "train") for room in range(4) for trial in "ab"])
+    >>> train, dev = hold_out(tasks, 0.25, "train_dev", lambda task: task.id.split("/")[0])
+    >>> len(train), dev.split, dev.ids
+    (6, 'train_dev', ['mug-1/a', 'mug-1/b'])
+    """
+    parts: tuple[list[Task], list[Task]] = ([], [])
+    for task in tasks:
+        parts[int(_hash(key(task))[:8], 16) < fraction * 2**32].append(task)
+    advice = f"{len(tasks)} tasks of {tasks.split} with a held-out fraction of {fraction:g} leave it empty."
+    remaining, held = (
+        TaskSet(name, (replace(task, split=name) for task in part), advice)
+        for name, part in zip((tasks.split, split), parts, strict=True)
+    )
+    for task, original in shared(held, remaining):
+        raise InvalidArgument(
+            f"task {original.id!r} of {tasks.split} and task {task.id!r} of {split} are the same problem: remove one"
+        )
+    return remaining, held
+
+
+def shared(tasks: TaskSet, training: TaskSet) -> list[tuple[Task, Task]]:
+    """The tasks that are in ``training`` too, each with its copy: of equal content, or of equal id without a digest."""
+    by_content = {task.digest or task.id: task for task in training}
+    return [(task, by_content[task.digest or task.id]) for task in tasks if (task.digest or task.id) in by_content]
 
 
 def _hash(key: str) -> str:

@@ -15,7 +15,10 @@ import numpy as np
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.nearest import nearest
 
-VALIDATION_SPLITS = ("validation", "valid_seen", "valid", "dev", "val")
+HELD_OUT = "train_dev"
+"""Training tasks that an environment holds out of its training split."""
+
+VALIDATION_SPLITS = (HELD_OUT, "validation", "valid_seen", "valid", "dev", "val")
 """Names of splits to choose by, so that test splits stay unseen until the end; the first that exists is used."""
 
 
@@ -28,6 +31,12 @@ class UnknownTask(GagpoError, KeyError):
 
 class EmptySplit(GagpoError, ValueError):
     """A split without tasks."""
+
+
+def unknown_split(environment: str, split: str, splits: Iterable[str]) -> InvalidArgument:
+    """The error for a split that an environment does not have."""
+    advice = f"; {HELD_OUT} requires held_out, such as held_out=0.2" if split == HELD_OUT else ""
+    return InvalidArgument(f"{environment} has no split {split!r}; choose one of {', '.join(splits)}{advice}")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from gagpo.envs.arguments import require_arguments
 from gagpo.envs.pool.wire import describe
 from gagpo.eval.conditions import Conditions, conditions_of, is_run_folder, names_of, settings_like
 from gagpo.eval.evaluate import EvaluatedAgent, EvaluationOutcome, PreparedEvaluation
+from gagpo.eval.held_out import require_held_out
 from gagpo.eval.journal import weights_identity
 from gagpo.eval.request import WEIGHTLESS, EvaluationRequest
 from gagpo.eval.results import EvalResult
@@ -60,8 +61,8 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     """As :func:`evaluate`, with the episodes, the journal and the cost."""
     sources = Sources.of(request)
     has_weights = not request.served and request.model not in WEIGHTLESS
-    if sources.run is None and has_weights:
-        require_model(request.model)
+    if has_weights and (sources.run is None or is_starter(request.model)):
+        require_model(request.model)  # before games are made: the base of a starter may have to be fetched
     conditions = conditions_of(request, sources.run, sources.like)
     if not request.trust_remote_code:
         _require_trust(request, conditions, sources)
@@ -69,6 +70,8 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     if has_weights:
         require_device(_device(request, sources.run))
     prepared = PreparedEvaluation.of(request, conditions, request.kwargs or {})
+    if sources.run is not None:
+        require_held_out(prepared.tasks, conditions.environment, sources.run)
     if request.served:
         return evaluate_served(prepared)
     return prepared.run(_evaluated_agent(prepared, sources))

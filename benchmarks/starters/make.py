@@ -7,12 +7,14 @@ python -m benchmarks.starters.make benchmarks/starters/alfworld-1.yaml sft.steps
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from benchmarks.starters.lexicon import lexicon
 from benchmarks.starters.players import CorrectedAgent, StubbornExpert
@@ -25,6 +27,7 @@ from gagpo.envs.base import Kwargs
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings.derived import RECIPE, require_same_recipe
 from gagpo.settings.derived import recipe as settings_of
+from gagpo.sft.adapter import keep_base, with_adapter
 from gagpo.sft.demonstrations import (
     LABEL,
     demonstration_tasks,
@@ -35,7 +38,7 @@ from gagpo.sft.demonstrations import (
     sft_of,
 )
 from gagpo.sft.fit import fit
-from gagpo.sft.rows import PROMPT, SKIPPED, store_rows, tokenized_rows
+from gagpo.sft.rows import PROMPT, SKIPPED, LabelledRow, store_rows, stored_rows, tokenized_rows
 from gagpo.sft.run import context_of, prepare, texts_of
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
@@ -68,31 +71,62 @@ def trained(recipe: Recipe, work: Path, quiet: bool = False, keep: bool = True) 
     if not (work / "rows.npz").exists():
         start(recipe, work, quiet)
     model, tokenizer, rows = prepare(settings, work, {}, quiet)
+    trained_model = with_adapter(model, sft_of(settings), work, settings.device)
     rate = recipe.rate if recipe.extras.decay is not None else None
-    losses = fit(model, rows, settings, quiet, work if keep else None, rate=rate)
+    losses = fit(trained_model.model, rows, settings, quiet, work if keep else None, rate=rate)
     if keep:
-        save_folder(
-            model, tokenizer, Path(settings.model), {RECIPE: json.dumps(settings_of(settings), indent=1) + "\n"}
-        )
+        texts = {RECIPE: json.dumps(settings_of(settings), indent=1) + "\n"}
+        trained_model.save(tokenizer, Path(settings.model), texts)
     return losses
 
 
 def start(recipe: Recipe, work: Path, quiet: bool = False) -> None:
     """Write to ``work`` what training begins with: rows, tokenizer and model."""
     settings, sft, extras = recipe.settings, sft_of(recipe.settings), recipe.extras
-    episodes = played(recipe, quiet)
     if sft.base_model is not None:
         model, tokenizer = load_model(sft.base_model), load_tokenizer(sft.base_model)
+        rows = rows_of_variants(recipe, tokenizer, work, quiet)
     else:
+        episodes = played(recipe, quiet)
         shape, texts = recipe.shape, texts_of([(settings, episodes)])
         names = lexicon() if extras.lexicon else []
         tokenizer = train_tokenizer([*texts, *names], shape.vocabulary, shape.numbers, shape.marks)
         model = create(shape, tokenizer, sft.seed)
-    rows = tokenized_rows(episodes, context_of(settings, tokenizer), PROMPT if extras.read_strays else SKIPPED)
+        rows = rows_of(recipe, episodes, tokenizer)
+    keep_base(sft, work)
     limit = int(model.config.max_position_embeddings)  # type: ignore[union-attr,arg-type]
     texts_beside = {RECIPE: json.dumps(settings_of(settings)), EXTRAS: extras.model_dump_json()}
     save_folder(model, tokenizer, work / "start", texts_beside)
     store_rows(rows, work / "rows.npz", limit)
+
+
+def rows_of(recipe: Recipe, episodes: list[Episode], tokenizer: PreTrainedTokenizerBase) -> list[LabelledRow]:
+    """The demonstrations as the learner reads them; empties ``episodes``."""
+    stray = PROMPT if recipe.extras.read_strays else SKIPPED
+    return tokenized_rows(episodes, context_of(recipe.settings, tokenizer), stray)
+
+
+def rows_of_variants(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, work: Path, quiet: bool = False
+) -> list[LabelledRow]:
+    """The rows of all variants. Those of a variant are stored when it is finished: corrected episodes take hours."""
+    # Named for the recipe, so that what another one has left is not taken for its rows.
+    record = json.dumps(settings_of(recipe.settings)) + recipe.extras.model_dump_json()
+    folder = work / f"demonstrations-{hashlib.sha256(record.encode()).hexdigest()[:8]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[LabelledRow] = []
+    with track("demonstrations", sum(recipe.counts), "episodes", quiet) as meter:
+        for number, (kwargs, count) in enumerate(zip(recipe.variants, recipe.counts, strict=True)):
+            path = folder / f"{number}.npz"
+            if path.exists():
+                meter.advance(count)
+            else:
+                episodes = _variant(recipe, kwargs, count, number, lambda _: meter.advance())
+                episodes = [episode for episode in episodes if episode.turns]
+                rephrase(episodes, recipe.settings)
+                store_rows(rows_of(recipe, episodes, tokenizer), path)
+            rows += stored_rows(path)
+    return rows
 
 
 def played(recipe: Recipe, quiet: bool = False) -> list[Episode]:

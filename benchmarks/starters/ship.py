@@ -4,6 +4,8 @@
         --result data/panels/alfworld-small-move-0.4.json
     python -m benchmarks.starters.ship runs/starter-alfworld-household/checkpoints/iteration-000040/model \\
         alfworld-household --bits 7 --recipe benchmarks/starters/alfworld-household.yaml
+    python -m benchmarks.starters.ship data/models/smollm2-household-2 smollm2-household --adapter \\
+        --recipe benchmarks/starters/smollm2-household-2.yaml --earlier benchmarks/starters/smollm2-household-1.yaml
 """
 
 from __future__ import annotations
@@ -17,20 +19,23 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.starters.adapter import BITS, write_adapter
 from benchmarks.starters.recipe import load_recipe
+from benchmarks.starters.rounding import round_rows
 from gagpo.agents.setup import make_env
 from gagpo.base import durable
 from gagpo.base.core_schema import read_mapping, write_yaml
 from gagpo.base.errors import GagpoError
 from gagpo.eval.results import EvalResult
-from gagpo.model import starters
+from gagpo.model import adapters, starters
 from gagpo.model.loading import load_model, load_tokenizer, save
 from gagpo.model.starters import FORMAT, MANIFEST, SETTINGS
 from gagpo.settings import load
 from gagpo.settings.derived import RECIPE
 
 MOST_BYTES = 8 * 10**6
-LARGE = ("model.safetensors", "tokenizer.json")
+ADAPTER_BYTES = 6 * 10**6
+LARGE = ("model.safetensors", adapters.WEIGHTS, "tokenizer.json")
 PACKING = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 1, "pb": 1}]  # for numbers of two bytes
 
 
@@ -48,6 +53,7 @@ def ship(
     root: Path | None = None,
     earlier: Sequence[Path] = (),
     bits: int | None = None,
+    adapter: bool = False,
 ) -> Path:
     """Write the starter ``name`` from the folder ``model``, in half precision, packed.
 
@@ -57,7 +63,8 @@ def ship(
     losses: by file name of a recipe, its ``overrides`` and the ``losses`` that they give.
     root: folder of all starters; absent for that of the package.
     earlier: files of the stages before, whose tasks it has seen as well.
-    bits: of a weight; see :func:`round_rows`. Absent for all of half precision.
+    bits: of a weight; see :func:`round_rows`. Absent for all of half precision, and for :data:`BITS` of an adapter.
+    adapter: pack only what was trained with ``sft.lora`` or ``lora.rank`` on a pretrained model.
 
     Returns: the starter's folder.
 
@@ -67,12 +74,9 @@ def ship(
     settings = load(recipe)
     root = root or starters.root()
     target = root / name
+    limit = ADAPTER_BYTES if adapter else MOST_BYTES
     with durable.replacing_folder(target) as fresh:
-        network, tokenizer = load_model(model), load_tokenizer(model)
-        parameters = sum(parameter.numel() for parameter in network.parameters())
-        if bits is not None:
-            round_rows(network, bits)
-        save(network.to(torch.float16), tokenizer, fresh)
+        facts = write_adapter(model, fresh, bits, settings) if adapter else write_model(model, fresh, bits)
         (fresh / SETTINGS).write_text(_settings(recipe), encoding="utf-8")
         (fresh / RECIPE).unlink(missing_ok=True)
         pack(fresh)
@@ -81,7 +85,7 @@ def ship(
             "format": FORMAT,
             "name": name,
             "environment": settings.all_environments[0].environment.id,
-            "parameters": parameters,
+            **facts,
             "files": files,
             "data": {name: digest for path in (*earlier, recipe) for name, digest in data_hashes(path).items()},
             "results": {path.stem: _short(path) for path in results},
@@ -90,25 +94,28 @@ def ship(
         }
         (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         size = sum(path.stat().st_size for path in fresh.iterdir())
-        if size > MOST_BYTES:
-            raise TooLarge(f"{model} would take {size / 1e6:.1f} MB; a starter may have {MOST_BYTES / 1e6:.0f}")
+        if size > limit:
+            raise TooLarge(f"{model} would take {size / 1e6:.1f} MB; a starter may have {limit / 1e6:.0f}")
     return target
 
 
-@torch.no_grad()
-def round_rows(network: torch.nn.Module, bits: int) -> None:
-    """Round the weights of every matrix, in place, to signed numbers of ``bits`` bits times its row's power of two."""
-    most = 2 ** (bits - 1) - 1
-    for weights in network.parameters():
-        if weights.dim() > 1:
-            largest = weights.abs().amax(-1, keepdim=True).clamp(min=1e-12)
-            unit = torch.exp2(torch.ceil(torch.log2(largest / most)))
-            weights.copy_(torch.round(weights / unit) * unit)
+def write_model(model: str, folder: Path, bits: int | None) -> dict[str, object]:
+    """Write the model to ``folder`` in half precision; what the manifest says of it."""
+    network, tokenizer = load_model(model), load_tokenizer(model)
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    if bits is not None:
+        for weights in network.parameters():
+            if weights.dim() > 1:
+                weights.data = round_rows(weights.data, bits)
+    save(network.to(torch.float16), tokenizer, folder)
+    return {"parameters": parameters}
 
 
 def pack(folder: Path) -> None:
     """Replace the large files of ``folder`` by packed ones, which unpack to the same bytes."""
     for name in LARGE:
+        if not (folder / name).exists():
+            continue
         packed = lzma.compress((folder / name).read_bytes(), filters=PACKING)
         (folder / f"{name}{starters.PACKED}").write_bytes(packed)
         (folder / name).unlink()
@@ -131,7 +138,8 @@ def data_hashes(recipe: Path) -> dict[str, str]:
 def _settings(recipe: Path) -> str:
     """The settings of a recipe, of several environments the first, without SFT, which only this folder can follow."""
     values = read_mapping(recipe)
-    values.pop("sft", None)
+    for key in ("sft", "device"):  # a starter is evaluated where its user is, on the CPU unless asked for another
+        values.pop(key, None)
     if "environments" in values:
         first, *_ = values.pop("environments")
         values["environment"] = {key: value for key, value in first.items() if key not in ("name", "weight")}
@@ -161,11 +169,16 @@ def main() -> None:
     parser.add_argument("--command", action="append", default=[])
     parser.add_argument("--earlier", type=Path, action="append", default=[], help="recipe of a stage before")
     parser.add_argument("--losses", type=Path, help="JSON: file name of a recipe -> {overrides, losses}")
-    parser.add_argument("--bits", type=int, help="of a weight; absent: 16")
+    parser.add_argument("--bits", type=int, help=f"of a weight; absent: 16, of an adapter {BITS}")
+    parser.add_argument("--adapter", action="store_true", help="only the adapter, on a pretrained model")
     given = parser.parse_args()
     losses = json.loads(given.losses.read_text(encoding="utf-8")) if given.losses else None
     explained = (given.recipe, given.result, given.command, losses)
-    print(ship(given.model, given.name, *explained, earlier=given.earlier, bits=given.bits))
+    target = ship(given.model, given.name, *explained, earlier=given.earlier, bits=given.bits, adapter=given.adapter)
+    print(f"{target}: {starters.read(target).size / 1e6:.2f} MB")
+    if given.adapter:
+        for name, value in starters.read(target).manifest["adapter"].items():
+            print(f"{name}: {value}")
 
 
 if __name__ == "__main__":

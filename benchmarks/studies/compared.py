@@ -31,6 +31,15 @@ SHORT = ["training.max_turns=6000", "training.iterations=20", "evaluation.episod
 FAST = [*SHORT, "optimizer.learning_rate=1e-3"]
 SHOP = "configs/webshop-quickstart.yaml"
 
+RELEASED = "configs/alfworld-released.yaml"
+SAME_TURNS = ["training.max_turns=60000", "training.ema=false", "optimizer.lr_scheduler=constant"]
+SMOLLM2_START = [
+    "model=data/models/alfworld-released-smollm2",
+    *("device=cuda", "engine={name: transformers, dtype: bfloat16}"),
+    *("sft.base_model=smollm2-135m", "sft.lora=16", "sft.steps=40", "lora={rank: 16}"),
+    *("rollout.tasks=24", "rollout.max_tokens=20", "training.microbatch_tokens=8192"),
+]
+
 TURN_LEVEL = {
     "gagpo": preset("gagpo"),
     "gagpo, key observation": preset("gagpo", "algorithm.credit.state_key=observation"),
@@ -71,6 +80,20 @@ STUDIES = PAPERS | {
             *("training.max_turns=150000", "training.save_every=32", "evaluation.every=0"),
             *("optimizer.learning_rate=6e-5", "optimizer.lr_scheduler=linear"),
         ],
+    ),
+    "released": Study(  # released training games, a quarter held out; run `gagpo sft alfworld-released` first
+        RELEASED,
+        {name: preset(name) for name in ("gagpo", "gigpo", "grpo")},
+        split="train_dev",
+        chosen_on="train",
+        common=SAME_TURNS,
+    ),
+    "released-smollm2": Study(  # the same from an adapter on SmolLM2, on a GPU; the SFT takes SMOLLM2_START too
+        RELEASED,
+        {name: preset(name, "algorithm.correction=none") for name in ("gagpo", "gigpo", "grpo")},
+        split="train_dev",
+        chosen_on="train",
+        common=[*SMOLLM2_START, *SAME_TURNS],
     ),
     "smollm2-maths": pretrained("maths", 16000),
     "smollm2-webshop": pretrained("webshop", 4000),

@@ -16,7 +16,8 @@ from gagpo.envs.alfworld.games.generate import SPLITS, default_root, generate, l
 from gagpo.envs.alfworld.games.text_style import TextStyle
 from gagpo.envs.alfworld.native.engine import NativeEngine
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
-from gagpo.envs.tasks import Task, TaskSet
+from gagpo.envs.division import hold_out
+from gagpo.envs.tasks import HELD_OUT, Task, TaskSet, unknown_split
 
 _GENERATED = frozenset({"size", "seed", "counts", "texts"})  # arguments that apply to generated games only
 ENGINES = ("native", "textworld")
@@ -40,13 +41,15 @@ class ALFWorldEnv(TextEnv):
         The agent cannot see which one a game uses. Unless it is ``move``, the expert gets no list of admissible
         commands, discovers the verb by trying, and searches in a fixed order that can be imitated.
     texts: task texts of generated games: ``template``, ``human`` (everyday sentences) or ``both``.
+    held_out: fraction of the training games that the split ``train_dev`` gets instead, at least 0 and below 1. A hash
+        of task and room decides, so all trials of one are on the same side.
     engine: ``native``, or ``textworld``: the engine that the alfworld package uses, a thousand times slower, with the
         same texts. It requires Python 3.12 or older.
     """
 
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"engine"}
     splits: ClassVar[tuple[str, ...]] = SPLITS
-    choosing: ClassVar[frozenset[str]] = _GENERATED | {"games", "task_types", "verb"}
+    choosing: ClassVar[frozenset[str]] = _GENERATED | {"games", "task_types", "verb", "held_out"}
     has_imperfect: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
     instructions: ClassVar[str] = (
@@ -70,7 +73,14 @@ class ALFWorldEnv(TextEnv):
         verb: str = "move",
         texts: str = "template",
         engine: str = "native",
+        held_out: float = 0.0,
     ):
+        if not isinstance(held_out, int | float) or not 0 <= held_out < 1:
+            raise InvalidArgument(f"held_out must be at least 0 and less than 1 (got {held_out!r:.80})")
+        self.held_out = float(held_out)
+        if held_out:
+            train, *validation = SPLITS
+            self.splits = (train, HELD_OUT, *validation)  # type: ignore[misc]
         super().__init__(split, max_turns, expert, render_mode)
         self.size = size
         self.seed = seed
@@ -106,13 +116,24 @@ class ALFWorldEnv(TextEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
-            raise InvalidArgument(f"ALFWorld has no split {split!r}; choose one of {', '.join(self.splits)}")
+            raise unknown_split("ALFWorld", split, self.splits)
         if split not in self._task_sets:
-            if self.games is None:
-                self._task_sets[split] = self._generated(split)
+            if self.held_out and split in (SPLITS[0], HELD_OUT):
+                self._divide_training_games()
             else:
-                self._task_sets[split] = find_games(self.games, split, self.task_types).tasks
+                self._task_sets[split] = self._games_of(split)
         return self._task_sets[split]
+
+    def _divide_training_games(self) -> None:
+        """Divide by task and room, the first part of an id: the trials below it differ in where things lie."""
+        games = self._games_of(SPLITS[0])
+        train, dev = hold_out(games, self.held_out, HELD_OUT, lambda task: task.id.split("/")[0])
+        self._task_sets |= {train.split: train, dev.split: dev}
+
+    def _games_of(self, split: str) -> TaskSet:
+        if self.games is None:
+            return self._generated(split)
+        return find_games(self.games, split, self.task_types).tasks
 
     def _generated(self, split: str) -> TaskSet:
         root = default_root(self.size, self.seed, self.text_style)

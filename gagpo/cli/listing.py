@@ -187,7 +187,7 @@ def _starters() -> list[CatalogEntry]:
     """The shipped models with size and results."""
     from gagpo.eval.statistics import Interval
     from gagpo.eval.summary import with_interval
-    from gagpo.model import starters
+    from gagpo.model import pretrained, starters
 
     items = []
     for starter in map(starters.find, starters.names()):
@@ -196,5 +196,9 @@ def _starters() -> list[CatalogEntry]:
             for name, result in starter.manifest["results"].items()
         ]
         size = f"{starter.manifest['parameters'] / 1e6:.2f} M parameters, {starter.size / 2**20:.1f} MiB"
+        if starter.base is not None:
+            size += f", an adapter on {starter.base}"
+            if pretrained.is_missing(starter.base):
+                size += f" ({pretrained.MODELS[starter.base].megabytes} MB, fetched on first use)"
         items.append(CatalogEntry("model", starters.PREFIX + starter.name, "; ".join([size, *rates])))
     return items

@@ -210,13 +210,14 @@ def sft(
     as_json: Json = False,
 ) -> None:
     """Train the model that a config names on demonstrations (supervised fine-tuning)."""
-    from gagpo.model.starters import is_starter
+    from gagpo.model.starters import find, is_starter
     from gagpo.settings import SettingsError, load, machine
 
     settings = load(config, overrides or [])
     folder = Path(settings.model)
     if is_starter(settings.model):
-        say(f"{settings.model} comes with the package")
+        base = find(settings.model).base
+        say(f"{settings.model} comes with the package" + (f", as an adapter on {base}" if base else ""))
         if as_json:
             print_json({"model": settings.model})
         return

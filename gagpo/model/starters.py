@@ -3,6 +3,9 @@
 A starter is a Hugging Face folder with half-precision weights and two more files: ``recipe.yaml``, the settings it was
 made with, and ``manifest.json``, its results, the commands that made it, and the SHA-256 of every other file. Large
 files are packed as ``FILE.xz``, and unpacked to ``$GAGPO_DATA/unpacked`` when the starter is first used.
+
+A starter may be a LoRA adapter in peft's format instead. Its manifest then names the pretrained model that it is added
+to whenever it is loaded; ``gagpo.model.pretrained`` fetches that model once.
 """
 
 from __future__ import annotations
@@ -43,6 +46,11 @@ class Starter:
     def size(self) -> int:
         """Bytes on disk."""
         return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
+
+    @property
+    def base(self) -> str | None:
+        """The pretrained model that an adapter is added to; None for a whole model."""
+        return self.manifest.get("base")
 
 
 def root() -> Path:
@@ -91,6 +99,8 @@ def read(folder: Path) -> Starter:
             Path(file).name == file and isinstance(digest, str) for file, digest in manifest_values["files"].items()
         ):
             raise ValueError("not a manifest of this version")
+        if not isinstance(manifest_values.get("base"), str | None):
+            raise ValueError("base is not a name")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidArgument(f"{path} cannot be read ({error}); install the package again") from None
     return Starter(folder.name, folder, manifest_values)

@@ -91,7 +91,7 @@ def row_tokens(settings: RunSettings, prompt: int, turns: float, response: float
 
 def guess_of(settings: RunSettings) -> Guess:
     """Tokens of a turn in an expert's episode of each environment; the default guess if none can be run here."""
-    model = pretrained.folder_of(model_or_base(settings))
+    model = pretrained.folder_of(pretrained.base_of(model_or_base(settings)))
     if Path(model).is_dir():
         with suppress(GagpoError):  # the tokenizer or the environment's data is missing
             tokenizer = load_tokenizer(model)
@@ -163,7 +163,7 @@ def shape_of(settings: RunSettings) -> Shape:
 def _config(settings: RunSettings) -> PreTrainedConfig:
     from transformers import AutoConfig
 
-    model = model_or_base(settings)
+    model = pretrained.base_of(model_or_base(settings))  # whose config an adapter has
     if pretrained.is_missing(model):
         raise ModelError(f"{model} is not downloaded, and a plan downloads nothing; run `gagpo models get {model}`")
     name = pretrained.folder_of(model)

@@ -92,7 +92,11 @@ class SftSettings(Options):
         "model",
     )
     lora: int | None = Field(
-        None, ge=1, le=16384, description="rank of an adapter to train and merge; requires a base; absent: all weights"
+        None,
+        ge=1,
+        le=16384,
+        description="rank of an adapter to train and merge; requires a base, whose own adapter of this rank is trained "
+        "further; absent: all weights",
     )
     seed: int = Field(1, description="seed of the model, the demonstrations and their order")
     model: SftModelSettings = SftModelSettings()

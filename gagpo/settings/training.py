@@ -112,7 +112,7 @@ class EvaluationSettings(Options):
     every: int = Field(
         0,
         ge=0,
-        description="iterations between evaluations during training, on the validation split (`validation`, "
-        "`valid_seen`, `dev`) if the environment has one; 0: none",
+        description="iterations between evaluations during training, on the validation split (`train_dev`, "
+        "`validation`, `valid_seen`, `dev`) if the environment has one; 0: none",
     )
     before: bool = Field(True, description="evaluate before training")

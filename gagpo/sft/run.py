@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 from collections.abc import Mapping
@@ -18,11 +17,11 @@ from gagpo.agents.setup import make_context
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode
-from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, recipe, require_same_recipe
 from gagpo.settings.resolve import take_derived_values
+from gagpo.sft.adapter import keep_base, stored, with_adapter
 from gagpo.sft.conversation_files import holds_conversations
 from gagpo.sft.demonstrations import Demonstrations, action_format_of, demonstrations, environment_of, of_file, sft_of
 from gagpo.sft.derived import POSITIONS, TokenLengths, derived_shape, rate_of, resolved, vocabulary_of, words
@@ -33,7 +32,6 @@ from gagpo.sft.rows import PROMPT, SKIPPED, LabelledRow, store_rows, stored_rows
 from gagpo.sft.small_model import create, save_folder, train_tokenizer
 
 TOKENIZER_EPISODES = 2000  # episodes that a tokenizer is trained on; more change nothing
-ALPHA = 32.0  # of an adapter: its share is scaled by alpha / rank
 _PROGRESS = "found.json"  # in the folder of unfinished work: what was derived, and what a model is compared with
 
 
@@ -63,9 +61,7 @@ def sft(settings: RunSettings, quiet: bool = False, say: Report = lambda _: None
     progress = json.loads((work / _PROGRESS).read_text(encoding="utf-8"))
     say(words(progress["derived"]))
     settings = resolved(take_derived_values(settings, progress["derived"]), parameters_of(model))
-    rank = sft_of(settings).lora
-    if rank is not None:
-        adapters.inject(model, rank, ALPHA, adapters.ALL_LINEAR, sft_of(settings).seed)
+    trained = with_adapter(model, sft_of(settings), work, settings.device)
     evaluator = None
     if progress["expected"]:
         evaluator = SftEvaluator(settings, tokenizer, SuccessTarget(**progress["expected"]), say)
@@ -74,21 +70,20 @@ def sft(settings: RunSettings, quiet: bool = False, say: Report = lambda _: None
         measured = evaluator.state() if evaluator else []
         return {RECIPE: _text({**recipe_values, "derived": progress["derived"], "measured": measured})}
 
-    def save(place: Path, model: torch.nn.Module) -> None:
-        merged = adapters.merge(copy.deepcopy(model)) if adapters.is_adapted(model) else model
-        save_folder(merged, tokenizer, place, texts())
+    def save(place: Path, _: torch.nn.Module) -> None:
+        trained.save(tokenizer, place, texts())
 
     keeps_best = sft_of(settings).every is not None
     callbacks = FitCallbacks(on_save=partial(save, work / "latest"))
     if keeps_best:
         callbacks = FitCallbacks(callbacks.on_save, on_best=partial(save, work / "best"))
-    fit(model, rows, settings, quiet, work, evaluator, callbacks=callbacks)
+    fit(trained.model, rows, settings, quiet, work, evaluator, callbacks=callbacks)
     if keeps_best and evaluator is not None:
         best = evaluator.best
         if best is not None and best is not evaluator.measures[-1]:
             say(f"the model of step {best.step} is kept")
-            model = load_model(str(work / "best"))
-    save(folder, model)
+            trained = stored(work / "best", settings.device)
+    trained.save(tokenizer, folder, texts())
     shutil.rmtree(work)
     if evaluator is not None:
         say(evaluator.verdict())
@@ -147,6 +142,7 @@ def _make(settings: RunSettings, work: Path, files: Mapping[str, str], quiet: bo
     if base is None:
         sizes = {"num_layers": shape.layers, "hidden_size": shape.width, "vocab_size": shape.vocabulary}
         derived |= {f"sft.model.{name}": size for name, size in sizes.items()} | {POSITIONS: shape.context}
+    keep_base(sft_settings, work)
     limit = int(getattr(model.config, "max_position_embeddings", shape.context))
     save_folder(model, tokenizer, work / "start", files)
     progress = {"derived": derived, "expected": asdict(target) if target else None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,13 +156,22 @@ def build(shape: ModelShape, texts: Iterable[str], seed: int) -> tuple[torch.nn.
 
 
 def save_folder(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path, files: Mapping[str, str] | None = None
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    files: Mapping[str, str] | None = None,
+    more: Callable[[Path], None] = lambda _: None,
 ) -> None:
-    """Write a Hugging Face folder under a temporary name and rename it. more: texts of further files, by file name."""
+    """Write a Hugging Face folder under a temporary name and rename it.
+
+    files: texts of further files, by file name.
+    more: called with the temporary folder, to write further files.
+    """
     from gagpo.model.loading import save
 
     with durable.replacing_folder(folder) as temporary:
         save(model, tokenizer, temporary)
         for name, text in (files or {}).items():
             (temporary / name).write_text(text, encoding="utf-8")
+        more(temporary)
         manifest.write(temporary)

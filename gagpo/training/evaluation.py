@@ -20,6 +20,7 @@ from gagpo.envs import TaskSet, TextEnv
 from gagpo.envs.pool import Pool
 from gagpo.envs.tasks import VALIDATION_SPLITS, in_environment
 from gagpo.eval.evaluate import choose_tasks, require_finished_episode
+from gagpo.eval.held_out import require_held_out
 from gagpo.learning.learner import Learner
 from gagpo.settings import RunEnvironment, RunSettings
 from gagpo.training.recorder import Recorder
@@ -39,13 +40,19 @@ class RunPanels:
 
 
 def panels_of(settings: RunSettings, environments: Mapping[str, TextEnv]) -> RunPanels:
-    """The panels of all environments. environments: one of each, by name."""
+    """The panels of all environments. environments: one of each, by name.
+
+    Raises: InvalidArgument if held-out training tasks are trained on in another environment of the run.
+    """
     final = {
         panel_name: (env, choose_tasks(tasks_of(environments[env.name], split), env.evaluation.tasks))
         for env in settings.all_environments
         for panel_name, split in env.panels.items()
     }
-    return RunPanels(final, _validation_panels(settings, environments, final))
+    panels = RunPanels(final, _validation_panels(settings, environments, final))
+    for env, tasks in (panels.final | panels.validation).values():
+        require_held_out(tasks, env.environment.id, settings)
+    return panels
 
 
 def _validation_panels(settings: RunSettings, environments: Mapping[str, TextEnv], panels: Panels) -> Panels:

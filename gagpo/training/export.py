@@ -58,11 +58,17 @@ def export(
 
 
 def _name_base_absolutely(config: Path) -> None:
-    """Let an adapter name its base model's folder so that peft finds it from everywhere; hub names stay."""
-    from gagpo.model.pretrained import folder_of
+    """Let an adapter name its base model's folder so that peft finds it from everywhere; hub names stay.
+
+    Raises: SettingsError if the base is an adapter itself: peft would load the adapter without it.
+    """
+    from gagpo.model.pretrained import base_of, folder_of
 
     record = json.loads(config.read_text(encoding="utf-8"))
-    base = Path(folder_of(record["base_model_name_or_path"]))
+    name = record["base_model_name_or_path"]
+    if base_of(name) != name:
+        raise SettingsError(f"{name} is an adapter itself, on {base_of(name)}: export the run without --adapter")
+    base = Path(folder_of(name))
     if base.is_dir():
         record["base_model_name_or_path"] = str(base.resolve())
         config.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

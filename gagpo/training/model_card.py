@@ -126,7 +126,7 @@ def _hub_results(evaluation: Evaluation) -> list[Any]:
 
 def base_of(settings: RunSettings) -> Origin:
     """The base model of a run. SFT records its own in the folder that the run starts from."""
-    from gagpo.model import pretrained, starters
+    from gagpo.model import adapters, pretrained, starters
 
     model = settings.model
     if not starters.is_starter(model) and model not in pretrained.MODELS and Path(model).is_dir():
@@ -134,6 +134,9 @@ def base_of(settings: RunSettings) -> Origin:
         if base_model is None:
             return Origin("", UNKNOWN)
         model = base_model
+        if adapters.is_adapter(Path(model)):  # SFT continued it
+            model, _ = adapters.base_of(Path(model))
+    model = pretrained.base_of(model)
     if starters.is_starter(model):
         return Origin("", OUR_LICENCE)
     if model in pretrained.MODELS:

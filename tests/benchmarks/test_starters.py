@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from benchmarks.starters import make as making
 from benchmarks.starters import recipe as recipes
 from benchmarks.starters.lexicon import lexicon
 from benchmarks.starters.make import first_losses, learner, make, played, start
@@ -49,6 +50,30 @@ def test_a_learner_is_corrected_and_stray_moves_can_be_skipped(corridor, warm_mo
     kinds = np.concatenate([row.kind_L[1:] for row in stored_rows(tmp_path / "work" / "rows.npz")])
     assert {RESPONSE, SKIPPED} < set(kinds.tolist())
     assert (make(recipe, quiet=True) / "config.json").is_file()
+
+
+def test_demonstrations_of_finished_variants_are_not_run_again(corridor, warm_model, tmp_path, monkeypatch):
+    settings = load(corridor(context={"history": "full"}), [f"sft.base_model={warm_model}", f"model={tmp_path / 'm'}"])
+    mixtures = [{"share": 1, "kwargs": {"max_turns": 16}}, {"share": 1, "kwargs": {"max_turns": 12}}]
+    recipe = Recipe(settings, Extras(mixtures=mixtures))
+    start(recipe, tmp_path / "whole", quiet=True)
+    variant, calls = making._variant, []
+
+    def failing(recipe, kwargs, count, number, finished):
+        calls.append(number)
+        if calls == [0, 1]:
+            raise KeyboardInterrupt
+        return variant(recipe, kwargs, count, number, finished)
+
+    monkeypatch.setattr(making, "_variant", failing)
+    with pytest.raises(KeyboardInterrupt):
+        start(recipe, tmp_path / "work", quiet=True)
+    start(recipe, tmp_path / "work", quiet=True)
+    assert calls == [0, 1, 1]
+    rows, expected = stored_rows(tmp_path / "work" / "rows.npz"), stored_rows(tmp_path / "whole" / "rows.npz")
+    assert [row.ids.tolist() for row in rows] == [row.ids.tolist() for row in expected]
+    start(Recipe(settings, Extras(mixtures=mixtures, stubborn=0.5)), tmp_path / "work", quiet=True)
+    assert calls == [0, 1, 1, 0, 1]  # another recipe takes nothing from the work of this one
 
 
 @pytest.mark.parametrize(("takeover", "refused"), [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)])

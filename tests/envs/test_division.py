@@ -1,10 +1,12 @@
 """Few tasks are divided so that training and test tasks exist; many are divided by their hash alone."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gagpo.envs.division import FEW, divided, fill_splits, split_of
-from gagpo.envs.tasks import Task
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.division import FEW, divided, fill_splits, hold_out, shared, split_of
+from gagpo.envs.tasks import EmptySplit, Task, TaskSet
 
 SPLITS = ("train", "validation", "test")
 
@@ -30,3 +32,41 @@ def test_a_split_that_rows_name_is_not_filled_by_others():
     sets = divided(tasks, {f"t{n}": "train" for n in range(12)}, ("train", "test"), "")
     assert sets["test"].ids == ["own"] and len(sets["train"]) == 12
     assert all(task.split == "train" for task in sets["train"])
+
+
+def games(*ids: str) -> TaskSet:
+    return TaskSet("train", [Task(name, "train", digest=f"content of {name}") for name in ids])
+
+
+def room_of(task: Task) -> str:
+    return task.id.split("/")[0]
+
+
+@given(st.sets(st.integers(0, 500), min_size=1, max_size=60), st.floats(0, 0.99))
+def test_held_out_tasks_are_the_rest_and_groups_stay_together(rooms, fraction):
+    tasks = games(*(f"{room}/{trial}" for room in rooms for trial in "ab"))
+    train, dev = hold_out(tasks, fraction, "train_dev", room_of)
+    assert (train.split, dev.split) == ("train", "train_dev") and {task.split for task in dev} <= {"train_dev"}
+    assert sorted([*train.ids, *dev.ids]) == tasks.ids
+    assert not {room_of(task) for task in train} & {room_of(task) for task in dev}
+    more = games(*tasks.ids, "another/a")
+    train_of_more, dev_of_more = hold_out(more, fraction, "train_dev", room_of)
+    assert set(train.ids) <= set(train_of_more.ids) and set(dev.ids) <= set(dev_of_more.ids)
+
+
+def test_the_fraction_is_held_out_and_an_empty_part_says_so():
+    tasks = games(*(f"{room}/a" for room in range(2000)))
+    assert len(hold_out(tasks, 0.25, "train_dev", room_of)[1]) == 535
+    few = hold_out(games("mug/a"), 0.01, "train_dev", room_of)[1]
+    with pytest.raises(EmptySplit, match=r"1 tasks of train with a held-out fraction of 0\.01 leave it empty"):
+        few.require()
+
+
+def test_equal_problems_on_both_sides_are_refused():
+    ids = ("1/a", "2/a")  # by their hashes the first is held out
+    tasks = TaskSet("train", [Task(name, "train", digest="the same") for name in ids])
+    with pytest.raises(InvalidArgument, match="task '2/a' of train and task '1/a' of train_dev are the same problem"):
+        hold_out(tasks, 0.5, "train_dev", room_of)
+    assert [(a.id, b.id) for a, b in shared(games("x", "y"), games("y", "z"))] == [("y", "y")]
+    without_content = TaskSet("test", [Task("y", "test")])
+    assert shared(without_content, without_content) and not shared(without_content, games("y"))

@@ -20,7 +20,8 @@ from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_context, make_engine, make_env
 from gagpo.envs.pool.opening import open_pool
-from gagpo.model import pretrained
+from gagpo.eval.models import evaluate
+from gagpo.model import pretrained, starters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.model.pretrained import FetchError
 from gagpo.runs.run_folder import RunFolder
@@ -62,6 +63,17 @@ def taught(folder, tmp_path_factory):
     (place / "sft.yaml").write_text(yaml.safe_dump({**CONFIG, "model": str(place / "model")}))
     changes = [f"sft.base_model={NAME}", "sft.steps=10", "sft.batch=4", "sft.episodes=40", "training.dtype=bfloat16"]
     return sft(load(place / "sft.yaml", changes), quiet=True)
+
+
+ADAPTERS = [name for name in starters.names() if starters.find(name).base is not None]
+
+
+@pytest.mark.skipif(not ADAPTERS, reason="no adapter ships with the package")
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_shipped_adapter_is_better_than_chance(folder, name):
+    games = {"size": "alfred", "seed": 7, "max_turns": 30, "counts": {"train": 0, "valid_unseen": 12}}
+    trained = evaluate(f"starter:{name}", split="valid_unseen", kwargs=games, tasks=12, workers=0, quiet=True)
+    assert trained.successes >= 9  # random actions win at most one
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import gymnasium
@@ -18,6 +19,7 @@ from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.folder import NoGames
 from gagpo.envs.alfworld.games.generate import default_root, generate
 from gagpo.envs.tasks import EmptySplit, UnknownTask
+from tests.outside import outside_data
 
 COUNTS = {"train": 6, "valid_seen": 3, "valid_unseen": 3}
 
@@ -209,6 +211,31 @@ def test_a_game_damaged_after_the_start_is_named(tmp_path: Path, env: ALFWorldEn
         copy.reset(seed=0)
 
 
+def test_held_out_games_are_a_split_and_leave_training(env: ALFWorldEnv) -> None:
+    divided = make(held_out=0.4)
+    assert divided.splits == ("train", "train_dev", "valid_seen", "valid_unseen")
+    train, dev, whole = divided.tasks("train"), divided.tasks("train_dev"), env.tasks("train")
+    assert train.ids and dev.ids and sorted([*train.ids, *dev.ids]) == whole.ids
+    assert divided.tasks("valid_unseen").hash == env.tasks("valid_unseen").hash
+    from_folder = make(games=default_root("small", 0), held_out=0.4, split="train_dev")
+    assert from_folder.tasks("train_dev").hash == dev.hash != from_folder.tasks("train").hash == train.hash
+    text, info = divided.reset(options={"task": dev.ids[0]})
+    assert info["split"] == "train_dev" and text == env.reset(options={"task": dev.ids[0]})[0]
+    assert "held_out" in ALFWorldEnv.choosing
+
+
+@pytest.mark.slow
+def test_the_held_out_part_of_the_released_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tarfile.open(outside_data("alfworld-released-train.tar.xz")) as archive:
+        archive.extractall(tmp_path / "json_2.1.1", filter="data")
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    split = make(games="official", verb="both", held_out=0.25)
+    assert {name: (len(split.tasks(name)), split.tasks(name).hash) for name in ("train", "train_dev")} == {
+        "train": (147, "33415eefd0dcb98c"),
+        "train_dev": (53, "bc3034f0dea66023"),
+    }
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -217,6 +244,9 @@ def test_a_game_damaged_after_the_start_is_named(tmp_path: Path, env: ALFWorldEn
         ({"task_types": ["juggle"]}, "no task type 'juggle'"),
         ({"games": "/nowhere"}, "no folder /nowhere/train"),
         ({"games": "official"}, "alfworld-download"),
+        ({"split": "train_dev"}, r"no split 'train_dev'.*; train_dev requires held_out, such as held_out=0\.2"),
+        ({"held_out": 1.0}, r"held_out must be at least 0 and less than 1 \(got 1\.0\)"),
+        ({"held_out": "half"}, r"held_out must be .*got 'half'"),
     ],
 )
 def test_bad_settings_are_errors_with_advice(
