@@ -208,8 +208,9 @@ class MathEnv(TextEnv):
 
     def _calculate(self, expression: str) -> Outcome:
         self._calls += 1
-        if self._solution is not None and self._steps_followed < len(self._solution.steps):
-            self._steps_followed += expression == self._solution.steps[self._steps_followed].expression
+        steps = self._solution.steps[self._steps_followed :] if self._solution else ()
+        if steps and expression == steps[0].expression:
+            self._steps_followed += 1
         try:
             result = str(calculate(expression))
         except CalculatorError as error:
@@ -285,24 +286,26 @@ class MathEnv(TextEnv):
 
     def _worked_solution(self, problem: Problem) -> WorkedSolution | None:
         """What the expert follows in this episode; None if it does not, or cannot."""
-        if not (self.with_expert and self.with_tools and self.expert_mode == "solution"):
+        if not self.with_expert or self.expert_mode != "solution":
             return None
         try:
-            return require_turns(worked_solution(problem), self.max_turns)
+            solution = worked_solution(problem)
+            return require_turns(solution, self.max_turns) if self.with_tools else solution
         except UnusableSolution:
             return None
 
     def _next_of_solution(self, problem: Problem) -> str | None:
         """The turn of the data's worked solution that follows the steps so far."""
-        if not self.with_tools:
-            return None if self._wrong_answers else _written_solution(problem)
-        solution = self._solution
-        if solution is None or self._wrong_answers:
+        if self._wrong_answers:
             return None
-        steps = solution.steps[:1] if self.imperfect else solution.steps
-        if self._steps_followed < len(steps):
+        if not self.with_tools and not self.imperfect:
+            return _written_solution(problem)
+        if self._solution is None:
+            return None
+        steps = self._solution.steps[:1] if self.imperfect else self._solution.steps
+        if self.with_tools and self._steps_followed < len(steps):
             return steps[self._steps_followed].response
-        return rf"\boxed{{{steps[-1].value}}}" if self.imperfect else solution.conclusion
+        return rf"\boxed{{{steps[0].value}}}" if self.imperfect else self._solution.conclusion
 
 
 def _first_call(action: str) -> str | None:

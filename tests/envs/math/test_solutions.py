@@ -141,10 +141,12 @@ def test_without_the_calculator_the_expert_writes_the_whole_solution(path):
     assert env.usable_solutions("train").usable == 4
 
 
-def test_an_imperfect_expert_answers_with_the_first_calculation(path):
-    env = MathEnv(data={"train": path}, expert="imperfect", expert_mode="solution")
+@pytest.mark.parametrize("tools", [True, False])
+def test_an_imperfect_expert_answers_with_the_first_calculation(path, tools):
+    env = MathEnv(data={"train": path}, expert="imperfect", expert_mode="solution", tools=tools)
     actions, observations, info = followed(env, "cups-train-000001")
-    assert actions[1:] == [r"\boxed{24}"] and observations[1].startswith("Wrong.") and not info["success"]
+    assert actions[-1] == r"\boxed{24}" and len(actions) == 1 + tools
+    assert observations[-1].startswith("Wrong.") and not info["success"]
 
 
 def test_the_solution_may_have_a_column_of_its_own(tmp_path):
