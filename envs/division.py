@@ -45,7 +45,7 @@ def fill_splits(division: Mapping[str, str], splits: tuple[str, ...], filled: Co
     {'a': 'train', 'b': 'train', 'c': 'test'}
     """
     complete = dict(division)
-    required = [split for split in ("test", "train") if split in splits]
+    required: list[str] = [split for split in ("test", "train") if split in splits]
     if len(complete) >= FEW:
         required += splits
     for split in dict.fromkeys(required):
