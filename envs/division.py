@@ -21,6 +21,16 @@ def split_of(key: str) -> str:
     return "validation" if tenth == 1 else "train"
 
 
+def part_of(key: str, splits: tuple[str, ...]) -> str:
+    """The split of a key where only some splits are to be divided: a key of another split goes to the first of them.
+
+    >>> {part_of(str(number), ("train", "validation")) for number in range(50)} == {"train", "validation"}
+    True
+    """
+    split = split_of(key)
+    return split if split in splits else splits[0]
+
+
 def fill_splits(division: Mapping[str, str], splits: tuple[str, ...], filled: Collection[str] = ()) -> dict[str, str]:
     """The division of keys into splits, with at least one key in each split.
 
@@ -29,14 +39,16 @@ def fill_splits(division: Mapping[str, str], splits: tuple[str, ...], filled: Co
     ``train`` and ``test`` are filled, with one key none.
 
     division: the split of each key.
-    splits: ``train``, ``test`` and perhaps others.
+    splits: the splits to fill, such as ``train``, ``validation`` and ``test``.
     filled: splits that have other tasks already.
 
     >>> fill_splits({"a": "train", "b": "train", "c": "train"}, ("train", "validation", "test"))
     {'a': 'train', 'b': 'train', 'c': 'test'}
     """
     complete = dict(division)
-    required = ["test", "train", *splits] if len(complete) >= FEW else ["test", "train"]
+    required: list[str] = [split for split in ("test", "train") if split in splits]
+    if len(complete) >= FEW:
+        required += splits
     for split in dict.fromkeys(required):
         members = {name: [key for key in complete if complete[key] == name] for name in splits}
         if members[split] or split in filled:

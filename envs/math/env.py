@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -17,6 +18,16 @@ from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.math import problems
 from gagpo.envs.math.calculator import FUNCTIONS, CalculatorError, calculate
 from gagpo.envs.math.problems import FIELDS, GeneratedTasks, Problem, worked_answer
+from gagpo.envs.math.solutions import (
+    CLOSE,
+    OPEN,
+    SolutionCounts,
+    UnusableSolution,
+    WorkedSolution,
+    require_turns,
+    worked_solution,
+    written_solution,
+)
 from gagpo.envs.math.verify.extract import without_thoughts
 from gagpo.envs.math.verify.verifier import Verdict, Verifier
 from gagpo.envs.tasks import Task, TaskSet
@@ -25,8 +36,6 @@ if TYPE_CHECKING:
     from gagpo.envs.math.sources import LoadedProblems
 
 _GENERATED = frozenset({"families", "levels", "size", "test_size"})  # arguments that only concern generated problems
-_OPEN = "<calc>"
-_CLOSE = "</calc>"
 
 
 class MathEnv(TextEnv):
@@ -47,12 +56,16 @@ class MathEnv(TextEnv):
     attempts: wrong answers after which the episode ends.
     tools: offer the calculator. Without it every turn is an attempt; with it a turn without call and answer only costs
         the turn. ``attempts=1, tools=False`` is the single-turn setting.
+    expert_mode: ``answer`` (of a data set's problem, the expert gives the answer at once), or ``solution``: it follows
+        the data's worked solutions, with a calculator call for each ``<<48/2=24>>``, and gives up on a problem whose
+        solution has no calculations or a wrong one (:mod:`gagpo.envs.math.solutions`).
 
     ``info`` also holds ``verdict`` (of the last attempt), ``answer`` (canonical, for voting), ``attempts_left`` and
     ``calls``.
     """
 
     splits = problems.SPLITS
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"expert_mode"}
     choosing: ClassVar[frozenset[str]] = _GENERATED | {"data", "columns", "on_bad_row"}
     has_imperfect = True
     markov_key: ClassVar[MarkovKey] = "state"
@@ -72,6 +85,7 @@ class MathEnv(TextEnv):
         on_bad_row: Literal["refuse", "skip"] = "refuse",
         attempts: int = 3,
         tools: bool = True,
+        expert_mode: Literal["answer", "solution"] = "answer",
     ):
         if attempts < 1:
             raise InvalidArgument(f"attempts must be at least 1, got {attempts}")
@@ -84,6 +98,10 @@ class MathEnv(TextEnv):
         self.columns = checked_columns(columns, FIELDS)
         if self.columns and self.data == "generated":
             raise InvalidArgument("columns: generated problems have none; name a file with data=FILE")
+        if expert_mode not in ("answer", "solution"):
+            raise InvalidArgument(f"expert_mode must be 'answer' or 'solution' (got {expert_mode!r:.80})")
+        if expert_mode == "solution" and self.data == "generated":
+            raise InvalidArgument("expert_mode=solution: generated problems have no such solutions; name data=FILE")
         self.families = problems.check_families(families)
         self.levels = problems.check_levels(levels)
         self.size = size
@@ -91,11 +109,14 @@ class MathEnv(TextEnv):
         self.on_bad_row = on_bad_row
         self.attempts = attempts
         self.with_tools = tools
+        self.expert_mode = expert_mode
         self.verifier = Verifier()
         self.problem: Problem | None = None
         self._wrong_answers: list[str] = []
         self._results: set[str] = set()
         self._calls = 0
+        self._solution: WorkedSolution | None = None
+        self._steps_followed = 0
         self._verdict = Verdict("no_answer")
 
     @property
@@ -125,9 +146,28 @@ class MathEnv(TextEnv):
 
     @classmethod
     def preload(cls, **kwargs: Any) -> None:
-        """Read the data before the pool forks its workers; reading a large data set takes seconds."""
-        if kwargs.get("data", "generated") != "generated":
-            cls(**kwargs)._loaded()
+        """Read the data before the pool forks its workers; reading a large data set takes seconds.
+
+        Where the expert will follow solutions, say how many of them it can follow.
+        """
+        if kwargs.get("data", "generated") == "generated":
+            return
+        env = cls(**kwargs)
+        env._loaded()
+        if env.with_expert and env.expert_mode == "solution":
+            logging.getLogger(__name__).warning("%s", env.usable_solutions(env.split))
+
+    def usable_solutions(self, split: str) -> SolutionCounts:
+        """How many problems of the data's ``split`` have a solution that the expert can follow.
+
+        Raises: InvalidArgument, if there is none.
+        """
+        loaded = self._loaded()
+        loaded.tasks(split).require()
+        counts = loaded.count_solutions(split, self.max_turns, self.with_tools)
+        if not counts.usable:
+            raise InvalidArgument(f"{counts}; annotate calculations as <<48/2=24>>, or set expert_mode=answer")
+        return counts
 
     def tasks(self, split: str) -> TaskSet:
         problems.check_split(split)
@@ -148,6 +188,8 @@ class MathEnv(TextEnv):
         self._wrong_answers = []
         self._results = set()
         self._calls = 0
+        self._solution = self._worked_solution(self.problem)
+        self._steps_followed = 0
         self._verdict = Verdict("no_answer")
         return self._outcome(self.problem.text)
 
@@ -157,7 +199,7 @@ class MathEnv(TextEnv):
         answer = self.verifier.extract(self.problem.answer, action)
         call = _first_call(action) if self.with_tools else None
         # An answer before the last call is a guess made before its result was known.
-        if call is not None and (answer is None or answer.start < action.rfind(_CLOSE)):
+        if call is not None and (answer is None or answer.start < action.rfind(CLOSE)):
             return self._calculate(call)
         if answer is None and self.with_tools:
             self._verdict = Verdict("no_answer")
@@ -166,6 +208,9 @@ class MathEnv(TextEnv):
 
     def _calculate(self, expression: str) -> Outcome:
         self._calls += 1
+        steps = self._solution.steps[self._steps_followed :] if self._solution else ()
+        if steps and expression == steps[0].expression:
+            self._steps_followed += 1
         try:
             result = str(calculate(expression))
         except CalculatorError as error:
@@ -219,13 +264,16 @@ class MathEnv(TextEnv):
     def expert_action(self) -> str | None:
         """The next step of a worked solution as a calculator call, or the boxed answer after the last step.
 
-        The imperfect expert answers with the value of the first step, and stops when that is wrong.
+        With ``expert_mode="solution"`` also the text between the steps of the data's solution; None without a usable
+        one. The imperfect expert answers with the value of the first step, and stops when that is wrong.
         """
         problem = self.problem
         assert problem is not None
+        if self.imperfect and self._wrong_answers:
+            return None
+        if self.expert_mode == "solution":
+            return self._next_of_solution(problem)
         if self.imperfect:
-            if self._wrong_answers:
-                return None
             first = problem.steps[:1]
             problem = replace(problem, steps=first, answer=first[0][1] if first else problem.answer)
         if not self.with_tools:
@@ -236,12 +284,42 @@ class MathEnv(TextEnv):
             return f"<calc>{steps[0][0]}</calc>"
         return rf"\boxed{{{problem.answer}}}"
 
+    def _worked_solution(self, problem: Problem) -> WorkedSolution | None:
+        """What the expert follows in this episode; None if it does not, or cannot."""
+        if not self.with_expert or self.expert_mode != "solution":
+            return None
+        try:
+            solution = worked_solution(problem)
+            return require_turns(solution, self.max_turns) if self.with_tools else solution
+        except UnusableSolution:
+            return None
+
+    def _next_of_solution(self, problem: Problem) -> str | None:
+        """The turn of the data's worked solution that follows the steps so far."""
+        if self._wrong_answers:
+            return None
+        if not self.with_tools and not self.imperfect:
+            return _written_solution(problem)
+        if self._solution is None:
+            return None
+        steps = self._solution.steps[:1] if self.imperfect else self._solution.steps
+        if self.with_tools and self._steps_followed < len(steps):
+            return steps[self._steps_followed].response
+        return rf"\boxed{{{steps[0].value}}}" if self.imperfect else self._solution.conclusion
+
 
 def _first_call(action: str) -> str | None:
     """The expression of the first complete call, or None; takes time linear in the length of ``action``."""
-    end = action.find(_CLOSE, action.find(_OPEN))
-    start = action.rfind(_OPEN, 0, end) if end >= 0 else -1
-    return action[start + len(_OPEN) : end] if start >= 0 else None
+    end = action.find(CLOSE, action.find(OPEN))
+    start = action.rfind(OPEN, 0, end) if end >= 0 else -1
+    return action[start + len(OPEN) : end] if start >= 0 else None
+
+
+def _written_solution(problem: Problem) -> str | None:
+    try:
+        return written_solution(problem)
+    except UnusableSolution:
+        return None
 
 
 @functools.lru_cache(maxsize=64)

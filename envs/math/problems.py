@@ -20,7 +20,7 @@ from gagpo.envs.math.families import FAMILIES, LEVELS
 from gagpo.envs.tasks import Task, TaskSet, UnknownTask
 
 SPLITS = ("train", "validation", "test")
-FIELDS = ("problem", "answer", "choices", "passage", "type", "split")
+FIELDS = ("problem", "answer", "solution", "choices", "passage", "type", "split")
 """What a column of a data set can hold."""
 
 _CONTENT = re.compile(r"\d+|[-+*/^=()]")
@@ -37,7 +37,8 @@ def check_split(split: str) -> None:
 class Problem:
     """A question with its gold answer.
 
-    steps: (expression, value) pairs of a worked solution; empty if unknown.
+    steps: (expression, value) pairs of a generated problem's solution; empty if unknown.
+    solution: the text of a data set's worked solution; empty if it has none.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Problem:
     text: str
     answer: str
     steps: tuple[tuple[str, str], ...] = ()
+    solution: str = ""
 
     def task(self) -> Task:
         content = f"{self.text}\0{self.answer}"

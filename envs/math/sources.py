@@ -21,6 +21,7 @@ from gagpo.base.row_files import (
     SPLIT_WORDS,
     SUFFIXES,
     BadRow,
+    DataMissing,
     Row,
     checked_columns,
     columns_text,
@@ -29,9 +30,10 @@ from gagpo.base.row_files import (
     folder_rows,
     folder_splits,
 )
-from gagpo.envs.division import fill_splits, split_of
+from gagpo.envs.division import fill_splits, part_of
 from gagpo.envs.math.choices import choice_problem
 from gagpo.envs.math.problems import FIELDS, SPLITS, Problem, check_split, content_key
+from gagpo.envs.math.solutions import MAX_SOLUTION, SolutionCounts, count_solutions
 from gagpo.envs.math.tables import hub_tables, saved_tables
 from gagpo.envs.math.verify.answers import Words, canonical
 from gagpo.envs.math.verify.extract import MAX_ANSWER, extract
@@ -51,7 +53,8 @@ class Source:
 
     path: a Hugging Face data set (``owner/name``), a local file, or a folder in a layout of Hugging Face data sets.
     config: the data set's configuration, if it has several.
-    splits: our split -> the data set's. Without it, splits of equal name; a data set with one split is divided.
+    splits: our split -> the data set's. Without it, splits of equal name; a data set with one split is divided. Where
+        two of ours name the same one, its problems are divided between them by content.
     problem, answer: columns; several names separated by ``|`` are tried in order.
     columns: from :data:`FIELDS` to the data's columns, instead of the usual names.
     gold: format of the answer column: ``plain`` (the answer, or a list of answers), ``hashes`` (after ``####``),
@@ -101,8 +104,9 @@ class Source:
 
 
 _TRAIN_AND_TEST = {"train": "train", "test": "test"}
+_HELD_OUT = {"train": "train", "validation": "train", "test": "test"}  # a tenth of the training problems validates
 PRESETS: dict[str, Source] = {
-    "gsm8k": Source("openai/gsm8k", "main", _TRAIN_AND_TEST, problem="question", answer="answer", gold="hashes"),
+    "gsm8k": Source("openai/gsm8k", "main", _HELD_OUT, problem="question", answer="answer", gold="hashes"),
     "math": Source(
         "DigitalLearningGmbH/MATH-lighteval", None, _TRAIN_AND_TEST, problem="problem", answer="solution", gold="boxed"
     ),
@@ -200,8 +204,12 @@ class LoadedProblems:
         self._by_text: dict[str, LoadedRow] = {}
         self._sets: dict[str, TaskSet] = {}
 
-    def add(self, split: str | None, rows: Iterable[LoadedRow], on_bad_row: str) -> None:
-        """Add rows to ``split``, or each to the split of its column or its content; held-out splits come first."""
+    def add(self, splits: tuple[str, ...], rows: Iterable[LoadedRow], on_bad_row: str) -> None:
+        """Add rows to the only one of ``splits``, or divide them between these; held-out splits are added first.
+
+        A row that is divided goes to the split of its column, else of its content.
+        """
+        only = splits[0] if len(splits) == 1 else None
         accepted: list[tuple[str, LoadedRow]] = []
         for row in rows:
             row = self._checked_answer(row)
@@ -216,13 +224,13 @@ class LoadedProblems:
                 continue
             self._by_text[spelling] = row
             accepted.append((content_key(row.content.text) or spelling, row))
-        undecided = {key for key, row in accepted if (split or row.split) is None}
+        undecided = {key for key, row in accepted if (only or row.split) is None}
         filled = {row.split for _, row in accepted if row.split}
-        division = fill_splits({key: split_of(key) for key in sorted(undecided)}, SPLITS, filled)
+        division = fill_splits({key: part_of(key, splits) for key in sorted(undecided)}, splits, filled)
         for key, row in accepted:
             assert isinstance(row.content, Problem)
             name, number = row.content.id.rsplit("-", 1)
-            target = split or row.split or division[key]
+            target = only or row.split or division[key]
             problem = replace(row.content, id=f"{name}-{target}-{number}", split=target)
             self.problems[target][problem.id] = problem
 
@@ -247,6 +255,10 @@ class LoadedProblems:
             tasks = (problem.task() for problem in self.problems[split].values())
             self._sets[split] = TaskSet(split, tasks, self.advice)
         return self._sets[split]
+
+    def count_solutions(self, split: str, max_turns: int, with_tools: bool) -> SolutionCounts:
+        """How many problems of ``split`` have a solution that the expert can follow; takes a second for thousands."""
+        return count_solutions(split, self.problems[split].values(), max_turns, with_tools)
 
     def problem(self, task_id: str) -> Problem:
         for problems in self.problems.values():
@@ -285,8 +297,8 @@ def _load(data: str, on_bad_row: str, columns: str) -> LoadedProblems:
     for split, source in _parts(json.loads(data)):
         if columns != "{}":
             source = replace(source, columns={**(source.columns or {}), **json.loads(columns)})
-        for our_split, rows in _rows_by_split(source, split):
-            loaded.add(our_split, _checked_rows(rows, source), on_bad_row)
+        for splits, rows in _rows_by_split(source, split):
+            loaded.add(splits, _checked_rows(rows, source), on_bad_row)
     available = [split for split in SPLITS if loaded.problems[split]]
     loaded.advice = f"This data has tasks for: {', '.join(available) or 'no split'}."
     if loaded.skipped:
@@ -322,6 +334,8 @@ def _source(data: object) -> Source:
         return PRESETS[data]
     preset, _, path = str(data).partition(":")
     if path and preset in PRESETS:
+        if not Path(path).exists():
+            raise DataMissing(f"no file or folder {path}; data={preset} downloads {PRESETS[preset].path}")
         # A file has no configurations; a folder of the whole data set has the preset's.
         return replace(PRESETS[preset], path=path, config=PRESETS[preset].config if Path(path).is_dir() else None)
     if isinstance(data, str) and (Path(data).suffix in SUFFIXES or Path(data).is_dir() or data.count("/") == 1):
@@ -355,9 +369,9 @@ def _checked_row(place: str, number: int, row: object, source: Source) -> Loaded
     if not isinstance(text, str) or not text.strip():
         raise InvalidArgument(f"column {column!r}: the problem is empty")
     choice = choice_problem(_with_usual_names(row, source), text, source.columns_of("answer"))
-    column, value = ("", "") if choice else _cell(row, source, "answer")
+    column, cell = ("", "") if choice else _cell(row, source, "answer")
     try:
-        text, gold = choice or (text, gold_of(value, source.gold))
+        text, gold = choice or (text, gold_of(cell, source.gold))
         read_gold(gold)
     except ValueError as error:
         raise InvalidArgument(f"column {column!r}: {error}" if column else str(error)) from None
@@ -366,7 +380,8 @@ def _checked_row(place: str, number: int, row: object, source: Source) -> Loaded
     for name, value in (("problem", text), ("answer", gold)):
         if any("\ud800" <= character <= "\udfff" for character in value):
             raise InvalidArgument(f"the {name} contains a lone surrogate or is not UTF-8; save the file as UTF-8")
-    problem = Problem(f"{source.name}-{number:06d}", "", _type(row, source), text.strip(), gold)
+    solution = _solution(row, source, cell, gold)
+    problem = Problem(f"{source.name}-{number:06d}", "", _type(row, source), text.strip(), gold, solution=solution)
     return LoadedRow(place, problem, _split(row, source))
 
 
@@ -376,6 +391,21 @@ def _type(row: Row, source: Source) -> str:
         _cell(row, source, "type")  # raises for a column that is missing
     kinds = (row.get(column) for column in source.columns_of("type"))
     return next((kind[:80] for kind in kinds if kind and isinstance(kind, str)), source.name).lower()
+
+
+def _solution(row: Row, source: Source, answer: object, gold: str) -> str:
+    """The worked solution of a row: its column ``solution``, else the answer's cell if that is longer than the answer.
+
+    One that is too long, or cannot be encoded, is left out: only the expert reads it.
+    """
+    if source.columns and "solution" in source.columns:
+        solution = _cell(row, source, "solution")[1]
+    else:
+        column = find_column(row, source.columns_of("solution"))
+        solution = row[column] if column is not None else answer
+    if not isinstance(solution, str) or len(solution) > MAX_SOLUTION or solution.strip() == gold:
+        return ""
+    return "" if any("\ud800" <= character <= "\udfff" for character in solution) else solution
 
 
 def _split(row: Row, source: Source) -> str | None:
@@ -411,21 +441,27 @@ def _cell(row: Row, source: Source, field: str) -> tuple[str, object]:
 # Splits ---------------------------------------------------------------------------------------------------------------
 
 
-def _rows_by_split(source: Source, split: str | None) -> Iterator[tuple[str | None, Iterable[PlacedRow]]]:
-    """The rows of a source by split (None: not divided yet), held-out splits first."""
+def _rows_by_split(source: Source, split: str | None) -> Iterator[tuple[tuple[str, ...], Iterable[PlacedRow]]]:
+    """The rows of a source, each part with the splits to divide it between; held-out splits first."""
     if source.is_file:
         path = Path(source.path)
-        yield split, ((f"{path}, row {number}", number, row) for number, row in file_rows(path))
+        rows = ((f"{path}, row {number}", number, row) for number, row in file_rows(path))
+        yield ((split,) if split else SPLITS), rows
         return
     tables = _tables(source)
-    for our_split, name in _chosen_splits(source, split, list(tables)).items():
-        yield our_split, tables[name]
+    for splits, name in _chosen_splits(source, split, list(tables)):
+        yield splits, tables[name]
 
 
 def _tables(source: Source) -> dict[str, Iterable[PlacedRow]]:
     """The rows of a folder or of a Hugging Face data set by the name of their split."""
     if not source.is_folder:
-        return _placed(hub_tables(source.path, source.config), source.path)
+        try:
+            return _placed(hub_tables(source.path, source.config), source.path)
+        except DataMissing as error:
+            preset = next((name for name, other in PRESETS.items() if other.path == source.path), "")
+            folder = f"{preset}:FOLDER" if preset else "FOLDER"
+            raise DataMissing(f"{error}, or name a folder that holds its files: data={folder}") from None
     saved = saved_tables(Path(source.path))
     if saved is not None:
         return _placed(saved, source.path)
@@ -451,19 +487,26 @@ def _rows_of_files(paths: list[Path]) -> Iterator[PlacedRow]:
         yield f"{path}, row {number}", last, row
 
 
-def _chosen_splits(source: Source, split: str | None, available: list[str]) -> dict[str | None, str]:
-    """The splits to read: ours (None: to be divided), held-out ones first, each with the data's name."""
+def _chosen_splits(source: Source, split: str | None, available: list[str]) -> list[tuple[tuple[str, ...], str]]:
+    """The data's splits to read, held-out ones first, each with those of our splits that it is divided between."""
     alone = available[0] if len(available) == 1 else None
     names = source.splits or {our_split: our_split for our_split in SPLITS if our_split in available}
     if split is not None:
         their_split = names.get(split, alone)
-        if their_split not in available:
+        # A part of the data's training problems is a split only where the whole data set is divided.
+        is_part = their_split != split and len(_sharing(names, their_split)) > 1
+        if their_split not in available or is_part:
             raise InvalidArgument(f"{source.path} has no split {split!r}; it has {', '.join(available)}")
-        return {split: their_split}
+        return [((split,), their_split)]
     if alone is not None and (source.is_folder or source.splits is None) and alone not in ("validation", "test"):
-        return {None: alone}
-    chosen: dict[str | None, str] = {name: names[name] for name in reversed(SPLITS) if name in names}
-    for name in chosen.values():
+        return [(SPLITS, alone)]
+    their_splits = dict.fromkeys(names[name] for name in reversed(SPLITS) if name in names)
+    for name in their_splits:
         if name not in available:
             raise InvalidArgument(f"{source.path} has no split {name!r}; it has {', '.join(available)}")
-    return chosen
+    return [(_sharing(names, name), name) for name in their_splits]
+
+
+def _sharing(names: Mapping[str, str], their_split: str | None) -> tuple[str, ...]:
+    """Our splits that name one split of the data, in the order of :data:`SPLITS`."""
+    return tuple(split for split in SPLITS if names.get(split) == their_split)

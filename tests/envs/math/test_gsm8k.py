@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gagpo.envs.math.env import MathEnv
+from gagpo.envs.math.solutions import NO_CALCULATION, UNREADABLE
 from gagpo.envs.math.sources import load
 from gagpo.envs.math.verify.verifier import Verifier
 
@@ -27,6 +29,13 @@ def test_a_bare_file_and_the_preset_read_the_same_golds(split, count):
     assert len(golds) == count and golds == [problem.answer for problem in preset.values()]
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     assert golds == [row["answer"].rpartition("#### ")[2].strip() for row in rows]
+
+
+def test_nearly_all_training_solutions_can_be_demonstrated():
+    env = MathEnv(data={"train": f"gsm8k:{FOLDER / 'train.jsonl'}"}, max_turns=10, expert_mode="solution")
+    counts = env.usable_solutions("train")
+    assert (counts.usable, counts.total) == (7376, 7473)
+    assert counts.left_out == {NO_CALCULATION: 95, UNREADABLE: 2}
 
 
 @pytest.mark.slow

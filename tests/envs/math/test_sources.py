@@ -151,12 +151,44 @@ def test_a_data_set_lacks_the_split_that_is_asked_for(cache):
         load({"test": "somebody/sums"})
 
 
+def saved_gsm8k(folder, count):
+    """A folder with GSM8K's file names: ``count`` training problems and three for the test."""
+    folder.mkdir(exist_ok=True)
+    rows = [{"question": f"Mia has {n} cups and {n % 7} plates.", "answer": f"#### {n}"} for n in range(count + 3)]
+    write(folder / "train.jsonl", rows[3:])
+    write(folder / "test.jsonl", rows[:3])
+    return f"gsm8k:{folder}"
+
+
+def test_a_tenth_of_the_training_problems_validates(tmp_path):
+    loaded = load(saved_gsm8k(tmp_path / "copy", 400))
+    texts = {split: {problem.text for problem in loaded.problems[split].values()} for split in SPLITS}
+    assert len(texts["test"]) == 3 and len(texts["train"]) + len(texts["validation"]) == 400
+    assert 20 < len(texts["validation"]) < 60 and not texts["train"] & texts["validation"]
+    assert next(iter(loaded.problems["validation"])).startswith("copy-validation-")
+    more = load(saved_gsm8k(tmp_path / "longer", 500)).problems
+    assert texts["validation"] < {problem.text for problem in more["validation"].values()}
+
+
+def test_a_part_of_the_training_problems_is_no_split_of_its_own(tmp_path):
+    source = saved_gsm8k(tmp_path / "copy", 40)
+    assert len(load({"train": source}).problems["train"]) == 40
+    with pytest.raises(ValueError, match=r"no split 'validation'; it has .*train"):
+        load({"validation": source})
+
+
+def test_a_preset_of_a_missing_folder_names_the_download(tmp_path):
+    with pytest.raises(DataMissing, match=r"no file or folder .*nowhere; data=gsm8k downloads openai/gsm8k"):
+        load(f"gsm8k:{tmp_path}/nowhere")
+
+
 def test_missing_data_set_names_the_command(cache):
     with pytest.raises(DataMissing) as error:
         load("gsm8k")
     message = str(error.value)
     assert "\n" not in message and "openai/gsm8k is not on this machine" in message
     assert """python -c "from datasets import load_dataset; load_dataset('openai/gsm8k', 'main')\"""" in message
+    assert message.endswith("or name a folder that holds its files: data=gsm8k:FOLDER")
 
 
 def test_a_file_is_divided_by_content_and_the_same_everywhere(tmp_path):

@@ -1,5 +1,6 @@
 """Demonstrations: their players, what is imitated, and how responses are written."""
 
+import json
 import sys
 
 import gymnasium
@@ -146,3 +147,24 @@ def test_responses_are_rewritten_for_the_learners_parser(prompt, said, learned, 
     episode = Episode("t", turns=[Turn("You stand at 1.", said, "left")])
     rephrase([episode], None)
     assert episode.turns[0].response == learned
+
+
+def test_solutions_of_training_problems_are_imitated_and_no_others(tmp_path, capfd):
+    def row(n):
+        calculation = f"<<{n}+{n % 7}={n + n % 7}>>" if n % 5 else ""
+        return {"question": f"Mia has {n} cups and {n % 7} more.", "answer": f"{calculation}All.\n#### {n + n % 7}"}
+
+    for split, numbers in (("train", range(10, 70)), ("test", range(5))):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row(n)) + "\n" for n in numbers))
+    data = f"environment.kwargs.data=gsm8k:{tmp_path}"
+    settings = load("gsm8k-smollm2", [data, "sft.episodes=60", "rollout.workers=1"])
+    tasks = make_env("gagpo/Math-v0", settings.environment.kwargs).tasks
+    assert len(tasks("validation")) > 2
+    found = demonstrations(settings, quiet=True)
+    training = {task for task in tasks("train").ids if int(task[-6:]) % 5 != 1}  # row 1 is number 10
+    assert {episode.task for episode in found.episodes} == training and found.mistakes == 0.0
+    for episode in found.episodes:
+        call, answer = episode.turns
+        assert episode.success and call.response == call.action and call.response.endswith("</calc>")
+        assert answer.response.startswith(r"All. \boxed{")
+    assert f"{len(training)} of {len(tasks('train'))} solutions of the split train" in capfd.readouterr().err
