@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import statistics
@@ -94,7 +95,9 @@ def chromium(profile: str) -> Any:
     for flag in (*flags.split(), f"user-data-dir={profile}", "host-resolver-rules=MAP * ~NOTFOUND"):
         options.add_argument(f"--{flag}")
     options.ignore_local_proxy_environment_variables()  # the driver listens here
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    # Browser and driver leave folders in the system's temporary folder when they are ended.
+    service = Service(shutil.which("chromedriver"), env={**os.environ, "TMPDIR": profile})
+    driver = webdriver.Chrome(options=options, service=service)
     driver.set_page_load_timeout(120)
     driver.set_script_timeout(60)
     return driver

@@ -1,12 +1,13 @@
 """The site: built without a warning, requests nothing, and can be searched from disk in a real browser."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.browsers import chromium
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,23 +34,10 @@ def test_every_page_is_built_and_requests_nothing_from_a_server(site):
 
 
 @pytest.fixture
-def browser(tmp_path):
+def browser():
     """Headless Chromium that reaches no server."""
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        pytest.skip("Chromium is not installed")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    flags = "headless=new no-sandbox disable-gpu disable-quic no-first-run window-size=1280,900"
-    for flag in (*flags.split(), f"user-data-dir={tmp_path / 'profile'}", "host-resolver-rules=MAP * ~NOTFOUND"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    try:
+    with chromium() as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 @pytest.mark.browser

@@ -108,6 +108,8 @@ class Runner:
         with status.log.open("ab") as log:
             log.write(f"$ {shlex.join(['gagpo', *words])}\n".encode())
             log.flush()
+            # Before the process starts: both write through one file position, which its first lines move on.
+            log_start = log.tell()
             popen = subprocess.Popen(
                 module_command("gagpo.sweeps.child", str(os.getpid()), *words),
                 env=variables,
@@ -116,7 +118,7 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            return Process(status, share, popen, log.tell(), time.monotonic())
+            return Process(status, share, popen, log_start, time.monotonic())
 
     def _words(self, status: RunStatus) -> list[str]:
         run = status.run

@@ -10,6 +10,7 @@ import pytest
 from gagpo.eval.report.page import text
 from gagpo.eval.report.report import write_report
 from gagpo.runs.reading import BadResult
+from tests.browsers import chromium
 
 HOSTILE = "<script>document.title='taken'</script><img src=http://a.example/x onerror=alert(1)>\"'&\u202e\x1b[31m]]>-->"
 
@@ -188,20 +189,9 @@ def test_samples_are_the_first_successes_then_the_first_failures(tmp_path, make_
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(not (shutil.which("chromium") and shutil.which("chromedriver")), reason="Chromium is not installed")
 def test_in_a_real_browser_nothing_runs_and_nothing_sticks_out(tmp_path, make_run):
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
     path = write_report(make_run(tmp_path / "run", iterations=5, hostile=HOSTILE + "x" * 300))
-    options = webdriver.ChromeOptions()
-    flags = "headless=new no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
-    for flag in (*flags.split(), f"user-data-dir={tmp_path / 'profile'}", "host-resolver-rules=MAP * ~NOTFOUND"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    try:
-        browser.set_page_load_timeout(30)
+    with chromium() as browser:
         for width in (360, 1200):
             metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -218,5 +208,3 @@ def test_in_a_real_browser_nothing_runs_and_nothing_sticks_out(tmp_path, make_ru
             browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
             backgrounds.append(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
         assert backgrounds == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
-    finally:
-        browser.quit()

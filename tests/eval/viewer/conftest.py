@@ -1,10 +1,11 @@
 """A run with groups to look at, and a browser to look with."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
+
+from tests.browsers import chromium
 
 HOSTILE = (
     "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\"'&\u202e\x1b[31m]]>-->"
@@ -72,23 +73,7 @@ def hostile():
 
 
 @pytest.fixture
-def browser(tmp_path):
+def browser():
     """Headless Chromium that can reach this machine alone."""
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        pytest.skip("Chromium is not installed")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    flags = "headless=new no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
-    reach = "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
-    for flag in (*flags.split(), f"user-data-dir={tmp_path / 'profile'}", reach, "window-size=1280,900"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    driver.set_page_load_timeout(120)
-    driver.set_script_timeout(120)
-    try:
+    with chromium("127.0.0.1") as driver:
         yield driver
-    finally:
-        driver.quit()

@@ -62,6 +62,7 @@ def test_a_failed_run_is_named_with_its_log_and_is_the_status(inside, corridor, 
         "gagpo.sweeps.processes.module_command", lambda _, __, *words: [sys.executable, "-c", FAKE, *words]
     )
     monkeypatch.setattr("gagpo.sweeps.report.make_report", lambda statuses: None)
+    monkeypatch.setattr("gagpo.sweeps.capacity.available_memory", lambda: 64e9)  # other tests may have taken this one's
     command = ["train", corridor(), "seed=1,2,3", "name=s", "--runs", tmp_path / "runs", "--jobs", 3]
     done = inside(*command, "--json")
     log = tmp_path / "runs" / "s-by-seed" / "logs" / "s-seed2.log"

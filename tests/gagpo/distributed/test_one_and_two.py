@@ -18,6 +18,10 @@ CASES = {
     "gagpo, batch norm": {"algorithm": {"preset": "gagpo", "credit": {"norm": "batch"}, **NO_KL}},
     "apmpo": {"algorithm": {"preset": "apmpo", "entropy": 0.01, **NO_KL}},  # without a success nothing else teaches
     "ppo": {"algorithm": {"preset": "ppo_turn", **NO_KL}},
+    "ppo with a reference": {"algorithm": {"preset": "ppo_turn", "kl": {"coefficient": 0.01}}},
+    "variance filter": {
+        "algorithm": {"preset": "starpo_s", "controllers": {"variance_filter": {"share": 0.5}}, **NO_KL}
+    },
     "reference": {"algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.05}}},
     "dynamic sampling": {"algorithm": {"preset": "dapo", **NO_KL}},
     "probes": {"algorithm": {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 3}}, **NO_KL}},

@@ -119,6 +119,40 @@ def test_a_killed_server_costs_its_episodes_only(url, corridor, tmp_path, monkey
     assert 1 <= rows[0]["restarted_episodes"] <= 12 and rows[1]["restarted_episodes"] == 0
 
 
+def test_episodes_of_a_killed_server_start_over_on_the_other(warm_model, monkeypatch):
+    """One of two server processes is killed during a rollout: no episode fails, and each ends as undisturbed."""
+    options = json.dumps({"port": 0, "workers": 0, "admissible": True, "kwargs": {"max_turns": 16}})
+    (doomed, first), (other, second) = start(CORRIDOR, options), start(CORRIDOR, options)
+    take, answers, addresses = SessionPool._take, [], []
+
+    def take_and_kill(self, number, env, answer):
+        answers.append(answer)
+        if len(answers) == 40:  # all 24 episodes have begun, and most go on
+            doomed.kill()
+            doomed.wait()
+        addresses.append(env.session.url)
+        take(self, number, env, answer)
+
+    model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
+    jobs = group_jobs([f"door-{door:02d}" for door in range(1, 9)], 3, seed=5)
+    environment = make_env(CORRIDOR, {"max_turns": 16})
+    try:
+        rollouts = []
+        for addresses_of_pool in (second, f"{first},{second}"):
+            agent = language_agent(TransformersEngine(model, tokenizer), environment, Sampling(1.0, 3))
+            with open_pool(addresses_of_pool, {}) as pool:
+                episodes, _ = rollout(agent, pool, jobs)
+                counters = pool.counters
+            rollouts.append([(e.task, e.outcome, e.reward, [turn.response for turn in e.turns]) for e in episodes])
+            monkeypatch.setattr(SessionPool, "_take", take_and_kill)
+    finally:
+        doomed.kill()
+        stop(other)
+    assert rollouts[0] == rollouts[1] and "failed" not in {outcome for _, outcome, *_ in rollouts[1]}
+    assert 1 <= counters.restarts <= 12 and counters.failures == 0
+    assert first in addresses[:40] and set(addresses[-20:]) == {second}
+
+
 def test_an_evaluation_names_a_server(url):
     result = CliRunner().invoke(app, ["eval", "random", "--env", url, "--split", "test", "--tasks", "3", "--json"])
     assert result.exit_code == 0, result.output

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import threading
 import time
 
@@ -60,6 +61,20 @@ def test_a_failed_run_stops_no_other_and_names_its_error(runner, statuses):
     assert runs[0].reason == "status 2: the disk is full"
     assert runs[0].log.read_text().startswith("$ gagpo train run.yaml seed=1 name=run-seed1 --runs ")
     assert sorted(seen) == sorted([(n, "running") for n in "1234"] + [(s.run.name[-1], s.state) for s in runs])
+
+
+def test_a_run_that_fails_before_its_start_returns_names_its_error(runner, statuses, monkeypatch):
+    """As on a busy machine, where this process continues only after the run has ended."""
+
+    class Late(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.wait(30)
+
+    monkeypatch.setattr(processes.subprocess, "Popen", Late)
+    runs = statuses(1)
+    runner(runs, ODD_FAILS).run()
+    assert runs[0].reason == "status 2: the disk is full"
 
 
 def test_no_more_than_jobs_run_at_once(runner, statuses):
