@@ -81,8 +81,10 @@ class Command:
         return by_name[self.name]
 
 
-def parse(action: str) -> Command:
+def parse(action: str, element: str = "N") -> Command:
     """Read a line of text.
+
+    element: how the message writes what an action is done to.
 
     Raises:
         CallError: it is no action; the message is for the agent.
@@ -97,8 +99,8 @@ def parse(action: str) -> Command:
     if match := _NAMED.fullmatch(action):
         return pressed(match[2]) if match[1] == "press" else scrolled(match[2])
     raise CallError(
-        f"{quoted(action)} is not an action; write click[N], type[N] words, select[N], press[KEY], scroll[down], "
-        "scroll[up] or back"
+        f"{quoted(action)} is not an action; write click[{element}], type[{element}] words, select[{element}], "
+        "press[KEY], scroll[down], scroll[up] or back"
     )
 
 

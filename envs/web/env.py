@@ -13,13 +13,15 @@ from gagpo.envs.base import Info, MarkovKey, Outcome, TextEnv
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.envs.tools import CallError, ToolCall
 from gagpo.envs.web import driver as drivers
+from gagpo.envs.web import naming
 from gagpo.envs.web.actions import INSTRUCTIONS, TOOLS, Command, parse, parse_call
 from gagpo.envs.web.browser import Browser
 from gagpo.envs.web.errors import PageBroken, PageHung
+from gagpo.envs.web.naming import parse_named, write_named
 from gagpo.envs.web.page import OBSERVATIONS, Line, Observation
 from gagpo.envs.web.source import Standing, make_source
 
-FORMS = ("text", "tools")
+FORMS = ("text", "names", "tools")
 STATES = ("page", "history")
 LEAST_LIMIT = 200
 _QUOTED = re.compile(r'"([^"]{1,100})"')
@@ -37,7 +39,8 @@ class WebEnv(TextEnv):
     source: ``miniwob``, ``folder``, ``webshop`` or ``module:Name`` (:class:`gagpo.envs.web.source.WebSource`).
     observation: ``full``, or ``interactive`` for only what can be used.
     limit: characters of the page that are shown.
-    form: ``text``, or ``tools`` to declare the actions as tools.
+    form: ``text``; ``names`` for actions that name things, such as ``click[Buy Now]`` (:mod:`gagpo.envs.web.naming`);
+        or ``tools`` to declare the actions as tools.
     screenshots: put a PNG of the page into ``info["screenshot"]`` (base64).
     state: what the state key identifies: ``page`` for what can be seen, ``history`` for the task and all actions.
     timeout: seconds that a page may take to answer. One that does not ends the episode.
@@ -79,7 +82,7 @@ class WebEnv(TextEnv):
         source: str = "miniwob",
         observation: Observation = "full",
         limit: int = 4_000,
-        form: Literal["text", "tools"] = "text",
+        form: Literal["text", "names", "tools"] = "text",
         screenshots: bool = False,
         state: Literal["page", "history"] = "page",
         timeout: float = 20.0,
@@ -90,7 +93,7 @@ class WebEnv(TextEnv):
         if observation not in OBSERVATIONS:
             raise InvalidArgument(f"unknown observation {observation!r:.80}; choose {' or '.join(OBSERVATIONS)}")
         if form not in FORMS:
-            raise InvalidArgument(f"unknown form {form!r:.80}; choose {' or '.join(FORMS)}")
+            raise InvalidArgument(f"unknown form {form!r:.80}; choose one of {', '.join(FORMS)}")
         if state not in STATES:
             raise InvalidArgument(f"unknown state {state!r:.80}; choose {' or '.join(STATES)}")
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < LEAST_LIMIT:
@@ -111,6 +114,8 @@ class WebEnv(TextEnv):
         if form == "tools":
             self.tools = TOOLS
             self.instructions = "You use a web page. It is shown as a list; what can be used has a number."  # type: ignore[misc]
+        elif form == "names":
+            self.instructions = naming.INSTRUCTIONS  # type: ignore[misc]
         self.browser = Browser(timeout, grid, host)
         self.instruction = ""
         self._tasks: dict[str, TaskSet] = {}
@@ -132,7 +137,7 @@ class WebEnv(TextEnv):
         command = None
         note = ""
         try:
-            command = parse_call(action) if self.form == "tools" else parse(action)
+            command = self._read(action)
         except CallError as reason:
             note = str(reason)
         try:
@@ -182,7 +187,14 @@ class WebEnv(TextEnv):
         super().close()
 
     def _written(self, command: Command) -> str:
-        return ToolCall(command.name, command.call).text if self.form == "tools" else str(command)
+        if self.form == "tools":
+            return ToolCall(command.name, command.call).text
+        return write_named(command, self.browser.page) if self.form == "names" else str(command)
+
+    def _read(self, action: str) -> Command:
+        if self.form == "tools":
+            return parse_call(action)
+        return parse_named(action, self.browser.page) if self.form == "names" else parse(action)
 
     def _outcome(self, verdict: Standing, note: str = "") -> Outcome:
         page = self.browser.page

@@ -312,7 +312,7 @@ def test_a_command_is_the_same_as_text_and_as_a_call(name):
         ({"source": f"{__name__}:WordSource", "word": 1}, "takes no option 'word'; nearest: words"),
         ({"source": 3}, "source must be a name"),
         ({"observation": "all"}, "unknown observation 'all'; choose full or interactive"),
-        ({"form": "json"}, "unknown form 'json'; choose text or tools"),
+        ({"form": "json"}, "unknown form 'json'; choose one of text, names, tools"),
         ({"state": "all"}, "unknown state 'all'; choose page or history"),
         ({"limit": 10}, "limit must be at least 200"),
         ({"timeout": 0}, "timeout must be between 1 and 600"),
