@@ -61,14 +61,16 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
     """As :func:`evaluate`, with the episodes, the journal and the cost."""
     sources = Sources.of(request)
     has_weights = not request.served and request.model not in WEIGHTLESS
-    if has_weights and (sources.run is None or is_starter(request.model)):
-        require_model(request.model)  # before games are made: the base of a starter may have to be fetched
+    if sources.run is None and has_weights:
+        require_model(request.model)
     conditions = conditions_of(request, sources.run, sources.like)
     if not request.trust_remote_code:
         _require_trust(request, conditions, sources)
     require_arguments(conditions.environment, conditions.kwargs)
     if has_weights:
         require_device(_device(request, sources.run))
+    if is_starter(request.model):
+        require_model(request.model)  # before games are made: its base may have to be fetched
     prepared = PreparedEvaluation.of(request, conditions, request.kwargs or {})
     if sources.run is not None:
         require_held_out(prepared.tasks, conditions.environment, sources.run)
