@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from benchmarks.starters import web_pages
 from benchmarks.starters.lexicon import lexicon
 from benchmarks.starters.players import CorrectedAgent, StubbornExpert
 from benchmarks.starters.recipe import Recipe, load_recipe
@@ -131,6 +133,10 @@ def rows_of_variants(
 
 def played(recipe: Recipe, quiet: bool = False) -> list[Episode]:
     """The recipe's demonstrations, in the learner's words."""
+    if recipe.extras.pages:
+        sft = sft_of(recipe.settings)
+        drawn = itertools.islice(web_pages.exercises(sft.seed), sft.episodes)
+        return [exercise.episode(number) for number, exercise in enumerate(drawn)]
     episodes: list[Episode] = []
     with track("demonstrations", sum(recipe.counts), "episodes", quiet) as meter:
         for number, (kwargs, count) in enumerate(zip(recipe.variants, recipe.counts, strict=True)):

@@ -45,6 +45,7 @@ class Extras(Options):
     decay: float | None = Field(None, gt=0, le=1, description="share of the steps in which a constant rate falls to 0")
     shape: dict[str, int] = Field({}, description="heads, key_value_heads, feed_forward and context of a new model")
     mixtures: list[Mixture] = Field([])
+    pages: bool = Field(False, description="draw the demonstrations as in web_pages.py instead of playing")
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,10 @@ class SftModelSettings(Options):
         None, ge=32, multiple_of=32, description="size of the hidden states; one attention head per 32"
     )
     vocab_size: int | None = Field(None, ge=300, description="maximum number of tokens of the tokenizer")
-    numbers: Literal["words", "digits", "names"] = Field(
-        "words", description="tokens of numbers: like words, one per digit, or one with the preceding name (mug 1)"
+    numbers: Literal["words", "digits", "names", "apart"] = Field(
+        "words",
+        description="tokens of numbers: like words, one per digit, or one with the preceding name (mug 1); apart: "
+        "words and spaces are separate, so that a word has the same tokens wherever it stands",
     )
     marks: list[str] = Field([], description="texts that are one token each, such as ' [SEP] '")
 

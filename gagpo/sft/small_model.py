@@ -29,6 +29,7 @@ CHAT_TEMPLATE = (
 
 SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
+APART = r"\p{L}+|\p{N}+|[^\s\p{L}\p{N}]|\s"
 NAME_AND_NUMBER = r" ?\p{L}+ \p{N}+(?![\p{L}\p{N}])"
 
 
@@ -88,7 +89,8 @@ def train_tokenizer(
 
     vocabulary: most tokens.
     numbers: how numbers become tokens. Sums and long numbers need single digits. A name and its number as one token
-        take one attention step to copy.
+        take one attention step to copy. With ``apart`` a word has the same tokens in quotes, in brackets and after a
+        space, so copying it is repeating them.
     marks: texts that are one token each, including their spaces.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -99,9 +101,11 @@ def train_tokenizer(
     splitters: list[pre_tokenizers.PreTokenizer] = []
     if numbers == "digits":
         splitters = [pre_tokenizers.Digits(individual_digits=True)]
+    elif numbers == "apart":
+        splitters = [pre_tokenizers.Split(Regex(APART), "isolated")]
     elif numbers == "names":
         splitters = [pre_tokenizers.Split(Regex(f"{NAME_AND_NUMBER}| ?\\p{{L}}+| ?[^\\s\\p{{L}}]+|\\s+"), "isolated")]
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=numbers != "names")
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=numbers not in ("names", "apart"))
     core.pre_tokenizer = pre_tokenizers.Sequence([*splitters, words])
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

@@ -1,6 +1,7 @@
 """Starters: made from a trained model, checked for damage, and better than chance."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_an_unknown_starter_is_refused_with_the_known_ones(own):
 
 
 def test_starters_fit_the_size_limit():
-    assert sum(starters.find(name).size for name in WHOLE) < 12.2e6
+    assert sum(starters.find(name).size for name in WHOLE) < 13.4e6
     assert all(starters.find(name).size <= ADAPTER_BYTES for name in SHIPPED if name not in WHOLE)
 
 
@@ -146,6 +147,7 @@ HELD_OUT = {  # a few held-out tasks of each environment
     ),
     "gagpo/WebShop-v0": ("test", {"products": 1000, "max_turns": 10}),
     "gagpo/Math-v0": ("test", {"size": 100, "test_size": 24}),
+    "gagpo/Web-v0": ("test", {"form": "names", "tasks": ["click-link", "login-user"], "max_turns": 8}),
 }
 
 
@@ -154,6 +156,8 @@ def test_a_shipped_starter_plays_better_than_chance(name, tmp_path, monkeypatch)
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
     one = starters.find(name)
     environment = one.manifest["environment"]
+    if environment == "gagpo/Web-v0" and not (shutil.which("chromium") and shutil.which("chromedriver")):
+        pytest.skip("Chromium is not installed")
     split, kwargs = HELD_OUT[environment]
     if environment == "gagpo/Math-v0":  # in one turn or in several, as the starter was made for
         kwargs = {**load(one.settings).environment.kwargs, **kwargs}

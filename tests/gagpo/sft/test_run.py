@@ -63,6 +63,17 @@ def test_a_mark_is_one_token_and_what_follows_is_spelled_as_after_a_bracket():
     assert tokenizer.encode("a [SEP] sky blue")[-len(label) :] == label
 
 
+def test_a_word_has_the_same_tokens_wherever_it_stands_if_spaces_are_apart():
+    texts = ['Click on the "Renda" link.\n\n[3] link "Renda"\nRenda, 3mJ5'] * 9
+    tokenizer = train_tokenizer(texts, 300, "apart")
+    for word in ("Renda", "3mJ5", "Bernardine"):
+        ids = tokenizer.encode(word)
+        for text in (f'"{word}"', f" {word},", f"click[{word}]"):
+            encoded = tokenizer.encode(text)
+            assert any(encoded[i : i + len(ids)] == ids for i in range(len(encoded))), (word, text)
+            assert tokenizer.decode(encoded) == text
+
+
 def test_an_empty_mark_is_refused(corridor):
     with pytest.raises(SettingsError, match="remove the empty text"):
         load(corridor(), ["sft.model.marks=['']"])
