@@ -95,7 +95,7 @@ STUDIES = PAPERS | {
         chosen_on="train",
         common=[*SMOLLM2_START, *SAME_TURNS],
     ),
-    "smollm2-maths": pretrained("maths", 16000),
+    "smollm2-maths": pretrained("math", 16000),
     "smollm2-webshop": pretrained("webshop", 4000),
     "smollm2-sql": pretrained("sql", 9000, "unseen"),
     "credits-shop": Study(

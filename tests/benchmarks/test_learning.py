@@ -36,3 +36,8 @@ def test_every_ablation_is_a_run_that_can_be_started(name):
     study = PAPERS[name]
     runs = {label: load(study.config, [*study.common, *study.variants[label]]) for label in study.variants}
     assert len({settings.model_dump_json() for settings in runs.values()}) == len(runs)  # no two are the same
+
+
+def test_every_study_starts_from_a_config_that_exists():
+    root = RESULTS.parents[1]
+    assert {study.config for study in STUDIES.values() if not (root / study.config).is_file()} == set()
