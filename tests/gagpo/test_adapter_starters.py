@@ -225,7 +225,9 @@ def test_the_base_is_fetched_once_with_a_line_that_says_so(shipped, place, tmp_p
     assert fetched.exit_code and "run `gagpo models get tiny`" in str(fetched.exception)
     load_model(NAME)
     printed = capsys.readouterr().err
-    assert "starter:walker is an adapter on tiny, which is fetched once\n" in printed and "converting tiny.gguf" in printed
+    assert (
+        "starter:walker is an adapter on tiny, which is fetched once\n" in printed and "converting tiny.gguf" in printed
+    )
     load_model(NAME)
     assert not capsys.readouterr().err and not pretrained.is_missing(NAME)
 
@@ -249,7 +251,9 @@ def test_another_model_under_the_name_of_the_base_is_refused(shipped):
     model.save_pretrained(folder)
     tokenizer.save_pretrained(str(folder))
     manifest.write(folder)
-    message = rf"{re.escape(str(folder))} holds another model than tiny, .*remove the folder, then run `gagpo models get"
+    message = (
+        rf"{re.escape(str(folder))} holds another model than tiny, .*remove the folder, then run `gagpo models get"
+    )
     with pytest.raises(ModelError, match=message):
         load_model(NAME)
 
