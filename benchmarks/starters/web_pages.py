@@ -75,21 +75,20 @@ class Page:
 
 @dataclass(frozen=True)
 class Exercise:
-    """An instruction, a page and the right action, with the number of what it is done to."""
+    """An instruction, a page and the right answer: an action of ``form=names``, or several in a line."""
 
     instruction: str
     page: Page
-    command: Command | None = None
-    text: str = ""
+    answer: str
 
-    @property
-    def action(self) -> str:
-        """The action, naming things as in ``form=names``."""
-        return self.text or write_named(self.command, self.page.web_page)
+    @classmethod
+    def of(cls, instruction: str, page: Page, command: Command) -> Exercise:
+        """The exercise whose answer is one command."""
+        return cls(instruction, page, write_named(command, page.web_page))
 
     def episode(self, number: int) -> Episode:
         """The exercise as an episode of one turn."""
-        turn = Turn.of(self.action, self.action).with_observation(f"{self.instruction}\n\n{self.page}", None)
+        turn = Turn.of(self.answer, self.answer).with_observation(f"{self.instruction}\n\n{self.page}", None)
         return Episode(f"page-{number}", turns=[turn], success=True, outcome="terminated")
 
 
@@ -183,7 +182,7 @@ def press(rng: Rng) -> Exercise:
     )
     if rng.random() < 0.2:
         page.focus(int(rng.integers(1, page.usable + 1)))
-    return Exercise(instruction, page, Command("click", number))
+    return Exercise.of(instruction, page, Command("click", number))
 
 
 def tick(rng: Rng) -> Exercise:
@@ -214,7 +213,7 @@ def tick(rng: Rng) -> Exercise:
         ),
     )
     remaining = targets[len(done) :]
-    return Exercise(instruction, page, Command("click", numbers[remaining[0]] if remaining else button))
+    return Exercise.of(instruction, page, Command("click", numbers[remaining[0]] if remaining else button))
 
 
 def fill(rng: Rng) -> Exercise:
@@ -253,7 +252,7 @@ def fill(rng: Rng) -> Exercise:
         ),
     )
     command = Command("type", numbers[done], values[done]) if done < count else Command("click", button)
-    return Exercise(instruction, page, command)
+    return Exercise.of(instruction, page, command)
 
 
 def count_off(rng: Rng) -> Exercise:
@@ -276,7 +275,7 @@ def count_off(rng: Rng) -> Exercise:
         rng,
         (f"Focus into the {ORDINALS[target]} {noun}.", f"Click the {ORDINALS[target]} {noun}."),
     )
-    return Exercise(instruction, page, Command("click", numbers[target]))
+    return Exercise.of(instruction, page, Command("click", numbers[target]))
 
 
 def search_tabs(rng: Rng) -> Exercise:
@@ -311,7 +310,7 @@ def search_tabs(rng: Rng) -> Exercise:
             f'Look behind the tabs for "{phrase}" and open it.',
         ),
     )
-    return Exercise(instruction, page, Command("click", number if here else tabs[current + 1]))
+    return Exercise.of(instruction, page, Command("click", number if here else tabs[current + 1]))
 
 
 def type_all(rng: Rng) -> Exercise:
@@ -325,7 +324,7 @@ def type_all(rng: Rng) -> Exercise:
     actions = [f"type[{name}] {values[name]}" for name in names]
     order = [names[i] for i in rng.permutation(count)]
     phrase = " and ".join(f'{name} "{values[name]}"' for name in order)
-    return Exercise(f"All of: {phrase}", page, text=" ".join(actions))
+    return Exercise(f"All of: {phrase}", page, " ".join(actions))
 
 
 EXERCISES: tuple[Callable[[Rng], Exercise], ...] = (
