@@ -18,8 +18,10 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,6 +169,20 @@ def browsergym_player(python: str) -> Player:
     return play
 
 
+@contextmanager
+def private_temporary_folder() -> Iterator[None]:
+    """A folder for what the other packages' browsers leave behind when they are ended."""
+    before = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="t", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop("TMPDIR")
+            if before is not None:
+                os.environ["TMPDIR"] = before
+
+
 def measure(players: dict[str, Player], episodes: int, rounds: int) -> dict[str, list[Count]]:
     """One sum over all kinds for each round and player."""
     counts: dict[str, list[Count]] = {name: [] for name in players}
@@ -207,10 +223,11 @@ def main() -> None:
     players: dict[str, Player] = {OURS: package_player, "miniwob": play_bare}
     if options.browsergym:
         players["BrowserGym"] = browsergym_player(options.browsergym)
-    try:
-        counts = measure(players, options.episodes, options.rounds)
-    finally:
-        end()
+    with private_temporary_folder():
+        try:
+            counts = measure(players, options.episodes, options.rounds)
+        finally:
+            end()
     result = json.dumps(summary(counts), indent=1)
     print(result)
     if options.out:
