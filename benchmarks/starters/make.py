@@ -14,13 +14,15 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.starters import web_pages
 from benchmarks.starters.lexicon import lexicon
 from benchmarks.starters.players import CorrectedAgent, StubbornExpert
-from benchmarks.starters.recipe import Recipe, load_recipe
+from benchmarks.starters.recipe import Recipe, Variant, load_recipe
+from benchmarks.starters.renaming import renamed
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
@@ -117,15 +119,14 @@ def rows_of_variants(
     folder = work / f"demonstrations-{hashlib.sha256(record.encode()).hexdigest()[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[LabelledRow] = []
-    with track("demonstrations", sum(recipe.counts), "episodes", quiet) as meter:
-        for number, (kwargs, count) in enumerate(zip(recipe.variants, recipe.counts, strict=True)):
+    variants = recipe.variants
+    with track("demonstrations", sum(variant.count for variant in variants), "episodes", quiet) as meter:
+        for number, variant in enumerate(variants):
             path = folder / f"{number}.npz"
             if path.exists():
-                meter.advance(count)
+                meter.advance(variant.count)
             else:
-                episodes = _variant(recipe, kwargs, count, number, lambda _: meter.advance())
-                episodes = [episode for episode in episodes if episode.turns]
-                rephrase(episodes, recipe.settings)
+                episodes = _demonstrations(recipe, variant, number, lambda _: meter.advance())
                 store_rows(rows_of(recipe, episodes, tokenizer), path)
             rows += stored_rows(path)
     return rows
@@ -138,20 +139,29 @@ def played(recipe: Recipe, quiet: bool = False) -> list[Episode]:
         drawn = itertools.islice(web_pages.exercises(sft.seed), sft.episodes)
         return [exercise.episode(number) for number, exercise in enumerate(drawn)]
     episodes: list[Episode] = []
-    with track("demonstrations", sum(recipe.counts), "episodes", quiet) as meter:
-        for number, (kwargs, count) in enumerate(zip(recipe.variants, recipe.counts, strict=True)):
-            episodes += _variant(recipe, kwargs, count, number, lambda _: meter.advance())
-    episodes = [episode for episode in episodes if episode.turns]
+    variants = recipe.variants
+    with track("demonstrations", sum(variant.count for variant in variants), "episodes", quiet) as meter:
+        for number, variant in enumerate(variants):
+            episodes += _demonstrations(recipe, variant, number, lambda _: meter.advance())
+    return episodes
+
+
+def _demonstrations(
+    recipe: Recipe, variant: Variant, number: int, finished: Callable[[Episode], None]
+) -> list[Episode]:
+    """The demonstrations in the ``number``-th variant of the environment, in the learner's words."""
+    episodes = [episode for episode in _played_in(recipe, variant, number, finished) if episode.turns]
+    if variant.renamed:
+        rng = np.random.default_rng([sft_of(recipe.settings).seed, number])
+        episodes = [renamed(episode, rng) for episode in episodes]
     rephrase(episodes, recipe.settings)
     return episodes
 
 
-def _variant(
-    recipe: Recipe, kwargs: Kwargs, count: int, number: int, finished: Callable[[Episode], None]
-) -> list[Episode]:
-    """The demonstrations in one variant of the environment, the ``number``-th."""
-    settings, sft, extras = recipe.settings, sft_of(recipe.settings), recipe.extras
-    names = demonstration_tasks(settings, make_env(settings.only_environment.environment.id, kwargs), count)
+def _played_in(recipe: Recipe, variant: Variant, number: int, finished: Callable[[Episode], None]) -> list[Episode]:
+    """The demonstrations as they were played."""
+    settings, sft, extras, kwargs = recipe.settings, sft_of(recipe.settings), recipe.extras, variant.kwargs
+    names = demonstration_tasks(settings, make_env(settings.only_environment.environment.id, kwargs), variant.count)
     imperfect, corrected = round((sft.mistake_rate or 0.0) * len(names)), round(extras.corrected * len(names))
     agent = StubbornExpert(sft.noise, extras.stubborn)
     label = f"{LABEL} {number}" if number else LABEL

@@ -20,10 +20,14 @@ FOLDER = Path(__file__).parent
 
 
 class Mixture(Options):
-    """A share of the demonstrations, played with ``kwargs`` in place of the environment's own."""
+    """A share of the demonstrations, played with ``kwargs`` in place of the environment's own.
+
+    renamed: whether things get other names (:mod:`benchmarks.starters.renaming`).
+    """
 
     share: float = Field(gt=0)
     kwargs: Kwargs = Field({})
+    renamed: bool = Field(False)
 
 
 class Extras(Options):
@@ -49,6 +53,20 @@ class Extras(Options):
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A variant of the environment.
+
+    kwargs: the environment's arguments.
+    count: demonstrations to play in it.
+    renamed: whether things get other names.
+    """
+
+    kwargs: Kwargs
+    count: int
+    renamed: bool
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A stage.
 
@@ -60,16 +78,16 @@ class Recipe:
     extras: Extras
 
     @property
-    def variants(self) -> list[Kwargs]:
-        """The arguments of every variant of the environment that demonstrations are played in."""
+    def variants(self) -> list[Variant]:
+        """The variants of the environment that demonstrations are played in."""
         own = self.settings.only_environment.environment.kwargs
-        return [{**own, **mixture.kwargs} for mixture in self.extras.mixtures] or [dict(own)]
-
-    @property
-    def counts(self) -> list[int]:
-        """How many demonstrations are played in each variant."""
-        shares = [mixture.share for mixture in self.extras.mixtures] or [1.0]
-        return [round(share / sum(shares) * sft_of(self.settings).episodes) for share in shares]
+        mixtures = self.extras.mixtures or [Mixture(share=1.0)]
+        sft = sft_of(self.settings)
+        whole = sum(mixture.share for mixture in mixtures)
+        return [
+            Variant({**own, **mixture.kwargs}, round(mixture.share / whole * sft.episodes), mixture.renamed)
+            for mixture in mixtures
+        ]
 
     @property
     def shape(self) -> ModelShape:

@@ -127,7 +127,7 @@ def data_hashes(recipe: Path) -> dict[str, str]:
     if settings.sft is None:
         played = [(env.environment, env.environment.kwargs) for env in settings.all_environments]
     else:
-        played = [(settings.only_environment.environment, kwargs) for kwargs in load_recipe(recipe).variants]
+        played = [(settings.only_environment.environment, variant.kwargs) for variant in load_recipe(recipe).variants]
     for chosen, kwargs in played:
         env = make_env(chosen.id, kwargs)
         hashes[json.dumps(env.material(kwargs), sort_keys=True)] = env.tasks(chosen.split).hash

@@ -39,7 +39,7 @@ def test_the_rate_rises_stays_and_falls(corridor):
 def test_mixtures_share_the_episodes(corridor):
     mixtures = [{"share": 1, "kwargs": {"max_turns": 16}}, {"share": 3, "kwargs": {"max_turns": 12}}]
     recipe = Recipe(load(corridor(), ["sft.noise=0"]), Extras(mixtures=mixtures))
-    assert recipe.counts == [10, 30] and [kwargs["max_turns"] for kwargs in recipe.variants] == [16, 12]
+    assert [(variant.count, variant.kwargs["max_turns"]) for variant in recipe.variants] == [(10, 16), (30, 12)]
     assert played(recipe, quiet=True)
 
 
@@ -57,15 +57,15 @@ def test_demonstrations_of_finished_variants_are_not_run_again(corridor, warm_mo
     mixtures = [{"share": 1, "kwargs": {"max_turns": 16}}, {"share": 1, "kwargs": {"max_turns": 12}}]
     recipe = Recipe(settings, Extras(mixtures=mixtures))
     start(recipe, tmp_path / "whole", quiet=True)
-    variant, calls = making._variant, []
+    play, calls = making._played_in, []
 
-    def failing(recipe, kwargs, count, number, finished):
+    def failing(recipe, variant, number, finished):
         calls.append(number)
         if calls == [0, 1]:
             raise KeyboardInterrupt
-        return variant(recipe, kwargs, count, number, finished)
+        return play(recipe, variant, number, finished)
 
-    monkeypatch.setattr(making, "_variant", failing)
+    monkeypatch.setattr(making, "_played_in", failing)
     with pytest.raises(KeyboardInterrupt):
         start(recipe, tmp_path / "work", quiet=True)
     start(recipe, tmp_path / "work", quiet=True)
