@@ -79,6 +79,11 @@ PANELS: dict[str, dict[str, PanelPlan]] = {
             ("alfred-", "alfred", "both"),
         )
     },
+    "alfworld-household": {  # rooms like the released ones and with wider furniture, and the released training games
+        "alfred2-0.4": _house("alfred2", "released", 0.4, texts="both", seed=73),
+        "alfred3-0.4": _house("alfred3", "released", 0.4, texts="both", seed=171),
+        "training-0.4": PanelPlan("gagpo/ALFWorld-v0", {"games": "official", "max_turns": 50}, "train", 0.4),
+    },
     "webshop": {f"test-{temperature}": _shop("test", temperature) for temperature in (0.4, 0.0)}
     | {"other-shop-0.4": _shop("test", 0.4, catalogue_seed=99)},  # products that no starter was trained on
     "webshop-choice": {"validation-0.4": _shop("validation", 0.4, tasks=200)},
