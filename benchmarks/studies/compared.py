@@ -32,7 +32,7 @@ FAST = [*SHORT, "optimizer.learning_rate=1e-3"]
 SHOP = "configs/webshop-quickstart.yaml"
 
 RELEASED = "configs/alfworld-released.yaml"
-SAME_TURNS = ["training.max_turns=60000", "training.ema=false", "optimizer.lr_scheduler=constant"]
+SAME_TURNS = ["training.ema=false", "optimizer.lr_scheduler=constant"]
 SMOLLM2_START = [
     "model=data/models/alfworld-released-smollm2",
     *("device=cuda", "engine={name: transformers, dtype: bfloat16}"),
@@ -86,14 +86,14 @@ STUDIES = PAPERS | {
         {name: preset(name) for name in ("gagpo", "gigpo", "grpo")},
         split="train_dev",
         chosen_on="train",
-        common=SAME_TURNS,
+        common=[*SAME_TURNS, "training.max_turns=30000", "optimizer.learning_rate=1e-3"],
     ),
     "released-smollm2": Study(  # the same from an adapter on SmolLM2, on a GPU; the SFT takes SMOLLM2_START too
         RELEASED,
         {name: preset(name, "algorithm.correction=none") for name in ("gagpo", "gigpo", "grpo")},
         split="train_dev",
         chosen_on="train",
-        common=[*SMOLLM2_START, *SAME_TURNS],
+        common=[*SMOLLM2_START, *SAME_TURNS, "training.max_turns=60000"],
     ),
     "smollm2-maths": pretrained("math", 16000),
     "smollm2-webshop": pretrained("webshop", 4000),
