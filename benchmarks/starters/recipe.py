@@ -80,12 +80,12 @@ class Recipe:
     @property
     def variants(self) -> list[Variant]:
         """The variants of the environment that demonstrations are played in."""
-        own = self.settings.only_environment.environment.kwargs
+        shared_kwargs = self.settings.only_environment.environment.kwargs
         mixtures = self.extras.mixtures or [Mixture(share=1.0)]
         sft = sft_of(self.settings)
-        whole = sum(mixture.share for mixture in mixtures)
+        total_share = sum(mixture.share for mixture in mixtures)
         return [
-            Variant({**own, **mixture.kwargs}, round(mixture.share / whole * sft.episodes), mixture.renamed)
+            Variant(shared_kwargs | mixture.kwargs, round(mixture.share / total_share * sft.episodes), mixture.renamed)
             for mixture in mixtures
         ]
 

@@ -36,12 +36,12 @@ def _solved(env, task):
 
 def test_an_action_names_what_was_seen_before(demonstrations):
     for episode in demonstrations:
-        seen = ""
+        texts = ""
         for turn in renamed(episode, np.random.default_rng(3)).turns:
-            seen += turn.observation
+            texts += turn.observation
             assert turn.response == turn.action
             for name, number in re.findall(r"([a-z]+) (\d+)", turn.action):
-                assert re.search(rf"\b{name} {number}\b", seen), (turn.action, seen)
+                assert re.search(rf"\b{name} {number}\b", texts), (turn.action, texts)
 
 
 def test_no_two_things_get_one_name_and_tools_keep_theirs(demonstrations):
