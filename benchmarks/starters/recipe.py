@@ -123,4 +123,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise InvalidArgument(f"{path}: corrected and sft.mistake_rate are shares of one whole")
     unset = {"optimizer": "muon", "learning_rate": 4e-3, "observations": 0.3}  # what the stages were made with
     added = {key: value for key, value in unset.items() if getattr(settings.sft, key) is None}
-    return Recipe(settings.model_copy(update={"sft": settings.sft.model_copy(update=added)}), extras)
+    recipe = Recipe(settings.model_copy(update={"sft": settings.sft.model_copy(update=added)}), extras)
+    if any(variant.renamed and variant.kwargs.get("texts", "template") != "template" for variant in recipe.variants):
+        raise InvalidArgument(f"{path}: renamed things need texts: template, whose tasks name what is seen")
+    return recipe

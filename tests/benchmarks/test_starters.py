@@ -29,6 +29,13 @@ def test_every_recipe_can_be_read():
     assert all(load_recipe(FOLDER / f"{name}.yaml").extras for name in known)
 
 
+def test_things_are_renamed_only_where_the_task_names_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(recipes, "FOLDER", tmp_path)
+    (tmp_path / "recipes.yaml").write_text("alfworld-household-read: {mixtures: [{share: 1, renamed: true}]}")
+    with pytest.raises(InvalidArgument, match="need texts: template"):
+        load_recipe(FOLDER / "alfworld-household-read.yaml")
+
+
 def test_the_rate_rises_stays_and_falls(corridor):
     settings = load(corridor(), ["sft.steps=4000", "sft.learning_rate=1e-2"])
     rate = Recipe(settings, Extras(decay=0.25)).rate
