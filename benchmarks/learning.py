@@ -129,14 +129,21 @@ def play_all(study: Study, name: str, todo: list[tuple[str, int]], arguments: ar
             print(f"{time.monotonic() - begun:6.0f} s  {label}, seed {seed}: {outcome}", flush=True)
 
 
+def copy_start(evals: Path) -> None:
+    """Copy to a run's ``evals`` what the runs beside it measured before training, on every split that it lacks."""
+    for measured in sorted(evals.parents[1].glob("*/evals/before-*.json")):
+        if not (evals / measured.name).exists():
+            shutil.copyfile(measured, evals / measured.name)
+
+
 def gather(split: str, label: str, seed: int, folder: Path) -> list[RunRow]:
     """One run's numbers, none when it is not finished; of a run that averages its weights those of the average too."""
-    measured = sorted(folder.parent.glob(f"*/evals/before-{split}.json"))
-    before = folder / "evals" / f"before-{split}.json"
-    if not measured or not (folder / "evals" / f"after-{split}.json").exists():
+    evals = folder / "evals"
+    if not (evals / f"after-{split}.json").exists():
         return []
-    if not before.exists():
-        shutil.copyfile(measured[0], before)
+    copy_start(evals)
+    if not (evals / f"before-{split}.json").exists():
+        return []
     run = load_run(folder)
     named = {"after": label, "average": f"{label}, averaged"}
     found = [row_of(name, run, seed, split, stage) for stage, name in named.items()]

@@ -18,6 +18,19 @@ def test_an_unknown_variant_is_refused_with_those_that_exist(monkeypatch, capsys
     assert "smollm2-maths has no variant 'lora'; choose from 'gagpo', 'grpo', 'gagpo, LoRA'" in capsys.readouterr().err
 
 
+def test_every_split_that_one_run_measured_before_training_starts_the_curves_of_all(tmp_path):
+    for run, name, text in [("a-1", "test", "a"), ("a-1", "unseen_kinds", "a"), ("b-1", "test", "b")]:
+        evals = tmp_path / run / "evals"
+        evals.mkdir(parents=True, exist_ok=True)
+        (evals / f"before-{name}.json").write_text(text)
+    evals = tmp_path / "b-1" / "evals"
+    learning.copy_start(evals)
+    assert {path.name: path.read_text() for path in evals.iterdir()} == {
+        "before-test.json": "b",
+        "before-unseen_kinds.json": "a",
+    }
+
+
 RESULTS = Path(__file__).parents[2] / "lab" / "results"
 
 
