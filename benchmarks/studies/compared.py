@@ -102,7 +102,7 @@ STUDIES = PAPERS | {
         chosen_on="train",
         common=["evaluation.every=0"],
     ),
-    "smollm2-web": Study(  # the same with a pretrained chat model, shorter; `gagpo sft web-smollm2` first
+    "smollm2-web": Study(  # the same with a pretrained chat model; `gagpo sft web-smollm2` first
         "configs/web-smollm2.yaml",
         {
             "gagpo": preset("gagpo", "algorithm.credit.gamma=1.0", "algorithm.correction=none"),
@@ -110,7 +110,7 @@ STUDIES = PAPERS | {
         },
         split="test",
         chosen_on="train",
-        common=["training.iterations=10", "evaluation.every=0"],
+        common=["evaluation.every=0"],
     ),
     "smollm2-gsm8k": Study(  # run `gagpo sft gsm8k-smollm2` first; the test problems are for `gagpo eval`, at the end
         "configs/gsm8k-smollm2.yaml",
