@@ -22,17 +22,22 @@ def ci(tmp_path):
     programs = tmp_path / "bin"
     programs.mkdir()
 
-    def run(failing=(), hours=None, binding=None):
+    def run(failing=(), hours=None, binding=None, deaf=None, replaced=()):
+        """``deaf``: a target that goes on after SIGTERM. ``replaced``: parts of the script and their replacements."""
         log = tmp_path / "ran"
         log.write_text("")
         script = f'#!/bin/sh\necho "$1" >> {log}\nbasename "$PWD" >> {tmp_path}/folders\n'
         script += f'case " {" ".join(failing)} " in *" $1 "*) exit 2;; esac\n'
+        script += f'[ "$1" != {deaf} ] || {{ trap "" TERM; sleep 50; }}\n'
         for name, text in {"make": script, "chromium": "#!/bin/sh\n", "chromedriver": "#!/bin/sh\n"}.items():
             (programs / name).write_text(text)
             (programs / name).chmod(0o755)
         text = (ROOT / ".ci" / "run").read_text()
         if hours is not None:
             text = text.replace("last=$((80 * 60))", f"last={hours}")
+        for part, other in replaced:
+            assert part in text
+            text = text.replace(part, other)
         if binding is not None:
             text = re.sub(r"^binding=\(.*\)$", f"binding=({binding})", text, flags=re.MULTILINE)
         (tmp_path / ".ci" / "run").write_text(text)
@@ -95,6 +100,13 @@ def test_what_is_left_out_is_the_last_line(ci):
         name in lines[-1] for name in ("test-slow", "test-pages", "test-vllm")
     )
     assert "test-slow (needs 900 s" in lines[-1]
+
+
+def test_a_stage_that_goes_on_after_sigterm_is_stopped_when_the_time_is_over(ci):
+    short = [('stage test-slow 900 "$last"', "stage test-slow 1 900"), ("timeout -k 30", "timeout -k 1")]
+    status, lines, ran = ci(hours=3, deaf="test-slow", replaced=short)
+    assert status == 0 and ran[-1] == "test-slow"
+    assert re.search(r"test-slow \(stopped after [1-3] s, when the time was over\)", lines[-1])
 
 
 def test_an_environment_that_cannot_be_made_is_told(ci):
