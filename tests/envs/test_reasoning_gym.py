@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -196,24 +197,51 @@ def test_the_checks_pass(family: str) -> None:
     assert [(found.name, found.detail) for found in findings if not found.ok] == []
 
 
+EVERY_FAMILY = """
+import json, sys
+from gagpo.envs.reasoning_gym.worker import ProblemFamily
+config, seeds, families, path = json.loads(sys.argv[1])
+problems = {}
+for name in families:
+    family = ProblemFamily(name, config)
+    problems[name] = [family.problem(seed) for seed in seeds]
+with open(path, "w") as file:  # some families print
+    json.dump(problems, file)
+"""
+
+
 @pytest.mark.interop
 @pytest.mark.slow
-def test_every_family_is_exact_and_solved_by_its_own_answers() -> None:
+def test_every_family_is_exact_and_solved_by_its_own_answers(tmp_path: Path) -> None:
+    """In a process per family, and in one process after the problems of other families, in another order of seeds."""
     pytest.importorskip("reasoning_gym", reason="the package reasoning-gym is not installed")
     from gagpo.envs.reasoning_gym.env import families
     from gagpo.envs.reasoning_gym.problems import ProblemProcess
 
     assert len(families()) >= 105
+    config, seeds = {"seed": 0, "size": 1100}, (0, 3, 1050)
+    # A process per family takes seconds to import the package, so the second one is shared and runs beside the first.
+    written = tmp_path / "problems.json"
+    arguments = json.dumps([config, seeds, list(families()), str(written)])
+    shared = subprocess.Popen(
+        [sys.executable, "-c", EVERY_FAMILY, arguments],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        stdout=subprocess.DEVNULL,
+    )
+    problems = {}
     for family in families():
-        one, other = (ProblemProcess(family, {"seed": 0, "size": 1100}) for _ in range(2))
-        problems = {seed: one.problem(seed) for seed in (3, 0, 1050)}
-        assert problems == {seed: other.problem(seed) for seed in (0, 3, 1050)}, family
+        process = ProblemProcess(family, config)
+        problems[family] = {seed: process.problem(seed) for seed in reversed(seeds)}
         if family not in WITHOUT_ANSWERS:
-            for seed, problem in problems.items():
+            for seed, problem in problems[family].items():
                 assert problem.answer is not None, family
-                assert one.score(seed, problem.answer) == (1.0, "correct"), family
-        assert one.score(3, "nothing of this kind")[1] != "correct", family
-        one.close(), other.close()
+                assert process.score(seed, problem.answer) == (1.0, "correct"), family
+        assert process.score(3, "nothing of this kind")[1] != "correct", family
+        process.close()
+    assert shared.wait(timeout=600) == 0
+    again = json.loads(written.read_text())
+    for family, generated in problems.items():
+        assert again[family] == [[generated[seed].question, generated[seed].answer] for seed in seeds], family
 
 
 @pytest.mark.interop
