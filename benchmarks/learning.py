@@ -24,13 +24,17 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 from matplotlib.image import imread, imsave
@@ -38,6 +42,7 @@ from matplotlib.image import imread, imsave
 from benchmarks.studies.compared import STUDIES
 from benchmarks.studies.designs import Study
 from gagpo.base import durable
+from gagpo.base.interpreter import module_command
 from gagpo.eval.curves import (
     COLOURS,
     GREY,
@@ -94,39 +99,89 @@ def at_best_rates(study: Study, rows: dict[str, RunRow], rates: list[str]) -> St
     return replace(study, variants=variants)
 
 
+class RunProcesses:
+    """The processes of runs. At SIGTERM or Ctrl-C each writes a checkpoint and ends, and no other starts.
+
+    stopped_by: the number of the signal; 0 if none has come.
+    """
+
+    def __init__(self) -> None:
+        self.stopped_by = 0
+        self._under_way: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()  # only threads that wait for a run take it, never the one that handles signals
+
+    def run(self, words: Sequence[str], log: Path) -> int:
+        """The exit status of ``gagpo WORDS``. The system kills it when this process is gone."""
+        command = module_command("gagpo.sweeps.child", str(os.getpid()), *words)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with log.open("ab") as file, self._lock:
+            if self.stopped_by:
+                return 128 + self.stopped_by
+            # In a session of its own: a terminal's Ctrl-C would reach it beside the signal that is passed on.
+            process = subprocess.Popen(command, stdout=file, stderr=file, env=environment, start_new_session=True)
+            self._under_way = {*self._under_way, process}
+            if self.stopped_by:  # the signal came while the process was being started
+                process.terminate()
+        status = process.wait()
+        with self._lock:
+            self._under_way = self._under_way - {process}
+        return status
+
+    @contextmanager
+    def passing_signals_on(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stopped_by = number
+        for process in self._under_way:
+            process.terminate()
+
+
 def play(
-    study: Study, study_name: str, label: str, seed: int, runs: Path, more: list[str], before: bool
-) -> tuple[Path, int]:
-    """Start or continue one run; its folder and exit status. before: whether it measures the model it starts from."""
-    folder = folder_of(runs, study_name, label, seed)
+    study: Study, processes: RunProcesses, folder: Path, label: str, seed: int, more: list[str], before: bool
+) -> int:
+    """Start or continue one run; its exit status. before: whether it measures the model it starts from."""
     if (folder / "evals" / f"after-{study.split}.json").exists():
-        return folder, 0
-    command = [sys.executable, "-m", "gagpo", "train"]
+        return 0
+    words = ["train", "-q"]
     if (folder / "config.yaml").exists():
-        command += ["--resume", str(folder)]
+        words += ["--resume", str(folder)]
     else:
         own = [f"name={folder.name}", f"seed={seed}", "threads=1", f"evaluation.before={str(before).lower()}"]
         overrides = [*study.common, *study.variants[label], *own, *more]
-        command += [study.config, *overrides, "--runs", str(folder.parent)]
+        words += [study.config, *overrides, "--runs", str(folder.parent)]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (folder.parent / f"{folder.name}.log").open("a") as log:
-        status = subprocess.run([*command, "-q"], stdout=log, stderr=log, env=environment, check=False).returncode
-    return folder, status
+    return processes.run(words, folder.with_name(f"{folder.name}.log"))
 
 
 def play_all(study: Study, name: str, todo: list[tuple[str, int]], arguments: argparse.Namespace) -> None:
-    """Start or continue the runs of ``todo``, labels and seeds, some at a time; a run that is finished stays."""
+    """Start or continue the runs of ``todo``, labels and seeds, some at a time; a run that is finished stays.
+
+    Raises:
+        SystemExit: a signal has ended the runs that were under way.
+    """
     begun = time.monotonic()
-    with ThreadPoolExecutor(arguments.jobs) as executor:
+    processes = RunProcesses()
+    folders = {key: folder_of(arguments.runs, name, *key) for key in todo}
+    with processes.passing_signals_on(), ThreadPoolExecutor(arguments.jobs) as executor:
         waiting = {
-            key: executor.submit(play, study, name, *key, arguments.runs, arguments.overrides, key == todo[0])
+            key: executor.submit(play, study, processes, folders[key], *key, arguments.overrides, key == todo[0])
             for key in todo
         }
         for (label, seed), future in waiting.items():
-            folder, status = future.result()
-            outcome = "done" if status == 0 else f"failed with status {status}, see {folder}.log"
+            status = future.result()
+            if processes.stopped_by:
+                continue
+            outcome = "done" if status == 0 else f"failed with status {status}, see {folders[label, seed]}.log"
             print(f"{time.monotonic() - begun:6.0f} s  {label}, seed {seed}: {outcome}", flush=True)
+    if processes.stopped_by:
+        print("stopped; the same command goes on from the last checkpoints", file=sys.stderr)
+        sys.exit(128 + processes.stopped_by)
 
 
 def copy_start(evals: Path) -> None:

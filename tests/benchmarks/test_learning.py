@@ -1,5 +1,9 @@
 """The command of the learning studies."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +12,11 @@ from benchmarks import learning
 from benchmarks.studies.compared import STUDIES
 from benchmarks.studies.papers import PAPERS
 from gagpo.eval.study import read_rows
+from gagpo.runs import checkpoint as checkpoints
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
+from gagpo.training.trainer import train
+from tests.gagpo.training.test_trainer import wait_for_rows
 
 
 def test_an_unknown_variant_is_refused_with_those_that_exist(monkeypatch, capsys):
@@ -29,6 +37,38 @@ def test_every_split_that_one_run_measured_before_training_starts_the_curves_of_
         "before-test.json": "b",
         "before-unseen_kinds.json": "a",
     }
+
+
+CORRIDOR_STUDY = """
+import sys
+from benchmarks import learning
+from benchmarks.studies.designs import Study, preset
+config, runs = sys.argv[1:]
+variants = {name: preset(name) for name in ("gagpo", "grpo")}
+learning.STUDIES["corridor"] = Study(config, variants, split="test")
+sys.argv = ["learning", "corridor", "--runs", runs, "--jobs", "1"]
+learning.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_ends_the_run_after_a_checkpoint_and_no_other_starts(corridor, tmp_path, number):
+    config = corridor(training={"iterations": 100_000, "save_every": 100_000, "save_episodes_every": 0})
+    runs = tmp_path / "runs" / "corridor"
+    command = [sys.executable, "-c", CORRIDOR_STUDY, str(config), str(tmp_path / "runs")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    study = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for_rows(runs / "gagpo-1" / "metrics.jsonl", 2, study)
+    study.send_signal(number)
+    out, _ = study.communicate(timeout=60)
+    assert study.returncode == 128 + number
+    assert "the same command goes on" in out and "failed" not in out
+    assert [folder.name for folder in runs.iterdir() if folder.is_dir()] == ["gagpo-1"]
+    reached = checkpoints.latest(runs / "gagpo-1" / "checkpoints").iteration
+    assert reached >= 2  # written at the signal: none was due
+    folder = RunFolder.open(runs / "gagpo-1")
+    folder.change([f"training.iterations={reached}"])
+    train(folder, quiet=True)  # no other process is writing it
 
 
 RESULTS = Path(__file__).parents[2] / "lab" / "results"
