@@ -21,6 +21,7 @@ from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.training.trainer import train
 from tests.gagpo.distributed.conftest import GENTLE, require_same_run, write_config
+from tests.gagpo.training.resuming import require_equal
 
 SECONDS = 900
 DEADLINE = 40  # on a machine that is busy with other things
@@ -148,12 +149,26 @@ def test_ctrl_c_saves_and_ends_both(tmp_path, warm_model):
     assert checkpoints.latest(made / "checkpoints").iteration == done
 
 
+EVALUATED = {
+    "training": {"iterations": 3, "save_every": 100},
+    "evaluation": {"every": 1, "before": False, "tasks": 8, "episodes_per_task": 40},
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(warm_model, tmp_path_factory):
+    """The run that nothing interrupts, also of two: one process rounds differently, so some draws would differ."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    process = gagpo("gagpo", "train", config_of(folder, warm_model, **EVALUATED), "--runs", folder / "runs", "-q")
+    output, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, output
+    return RunFolder.open(folder / "runs" / "corridor")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_both_make_an_evaluation_that_was_interrupted(tmp_path, warm_model, number):
-    training = {"iterations": 3, "save_every": 100}
-    evaluation = {"every": 1, "before": False, "tasks": 8, "episodes_per_task": 40}
-    config = config_of(tmp_path, warm_model, training=training, evaluation=evaluation)
+def test_both_make_an_evaluation_that_was_interrupted(tmp_path, warm_model, uninterrupted, number):
+    config = config_of(tmp_path, warm_model, **EVALUATED)
     command = ["gagpo", "train", config, "--runs", tmp_path / "runs", "-q"]
     process = gagpo(*command, start_new_session=True)
     made = tmp_path / "runs" / "corridor"
@@ -167,10 +182,10 @@ def test_both_make_an_evaluation_that_was_interrupted(tmp_path, warm_model, numb
         assert not (made / "evals" / "iteration-0002-test.json").exists()
     output, _ = gagpo("gagpo", "train", "--resume", made, "-q").communicate(timeout=SECONDS)
     assert (made / "evals" / "iteration-0002-test.json").exists(), output
-    train(RunFolder.new(tmp_path / "one", load(config)), quiet=True)
-    require_same_run(tmp_path / "one", made)
-    names = {path.name for path in (tmp_path / "one" / "evals").iterdir()}
-    assert {path.name for path in (made / "evals").iterdir()} == names
+    require_equal(RunFolder.open(made), uninterrupted)
+    for kind in ("evals", "episodes"):
+        texts = [{path.name: path.read_text() for path in (run / kind).iterdir()} for run in (made, uninterrupted.path)]
+        assert texts[0] == texts[1]
     assert not [path.name for path in made.rglob("*.part")]
 
 
