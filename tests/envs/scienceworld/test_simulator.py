@@ -34,6 +34,19 @@ def alive(process: int) -> bool:
         return False
 
 
+def stop(process: int) -> None:
+    """Stop all threads of a process. The signal returns before they stand still, and one could still answer."""
+    os.kill(process, signal.SIGSTOP)
+    deadline = time.monotonic() + 30
+    while any(path.read_text().rpartition(")")[2].split()[0] != "T" for path in threads(process)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def threads(process: int) -> list[Path]:
+    return list(Path(f"/proc/{process}/task").glob("*/stat"))
+
+
 @pytest.mark.parametrize("state", [0, 5, 2**31 - 1, 2**31, 2**47 + 3, 2**48 - 1])
 @pytest.mark.interop
 def test_the_random_state_is_read_and_set_exactly(simulator: Simulator, state: int) -> None:
@@ -75,12 +88,13 @@ def test_java_ends_with_a_killed_owner(installed: None) -> None:
 
 
 @pytest.mark.interop
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_process_that_does_not_answer_is_ended_and_replaced(simulator: Simulator) -> None:
     experiment = Experiment(simulator)
     experiment.load(Variation("find-animal", 0))
     first = simulator.process
     assert first is not None
-    os.kill(first, signal.SIGSTOP)
+    stop(first)
     for connection in simulator._gateway._gateway_client.deque:
         connection.gateway_parameters.read_timeout = 0.2  # py4j sets it again before each call
         connection.socket.settimeout(0.2)
