@@ -27,6 +27,8 @@ _LOCK = "owner.lock"
 _READY = re.compile(r"started successfully on port (\d+)")
 _REMOVE_SECONDS = 3.0  # a dying browser may still write into its profile
 _REMOVE_PAUSE = 0.02
+_STARTS = 3  # of the driver: it ends if another process takes its port between its look-ups for IPv4 and IPv6
+_LAST_WORDS = 200  # characters of what an ended driver has printed
 BROWSER = "browser"
 """Name of the program in the folder that starts the browser."""
 
@@ -41,23 +43,13 @@ def serve(pipe: Pipe, driver: str, browser: str) -> None:
     guard.adopt_orphans()
     _remove_abandoned()
     folder, lock = _claim()
-    owner = os.getpid()
     try:
         _write_starter(folder / BROWSER, browser)
-        process = subprocess.Popen(
-            [driver, "--port=0", f"--log-path={folder / 'driver.log'}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            # This process has one thread, so code between fork and exec is safe.
-            preexec_fn=lambda: guard.die_with_parent(owner),
-            env={**os.environ, "TMPDIR": str(folder)},
-        )
-        answer: tuple[int, str] = _port(process), str(folder)
-        if not answer[0]:
-            answer = 0, f"{driver} ended before it listened (exit status {process.poll()})"
+        answer = 0, ""
+        for _ in range(_STARTS):
+            process, answer = _start(driver, folder)  # kept: without it the pipe that the driver prints to is closed
+            if process.poll() is None:
+                break
         pipe.send("ready")
         while True:
             pipe.receive()
@@ -75,14 +67,28 @@ def serve(pipe: Pipe, driver: str, browser: str) -> None:
         lock.close()
 
 
-def _port(process: subprocess.Popen[str]) -> int:
-    """The port at which the driver listens, or 0 if it ends first."""
+def _start(driver: str, folder: Path) -> tuple[subprocess.Popen[str], tuple[int, str]]:
+    """Start the driver. With its process: the port at which it listens and ``folder``, or 0 and why it ended first."""
+    owner = os.getpid()
+    process = subprocess.Popen(
+        [driver, "--port=0", f"--log-path={folder / 'driver.log'}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        # This process has one thread, so code between fork and exec is safe.
+        preexec_fn=lambda: guard.die_with_parent(owner),
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
     assert process.stdout is not None
+    printed = ""
     for line in process.stdout:
         if match := _READY.search(line):
-            return int(match[1])
-    process.wait()
-    return 0
+            return process, (int(match[1]), str(folder))
+        printed = (printed + line)[-_LAST_WORDS:]
+    reason = f"{driver} ended before it listened (exit status {process.wait()})"
+    return process, (0, f"{reason}: {' '.join(printed.split())}" if printed.strip() else reason)
 
 
 def _write_starter(path: Path, browser: str) -> None:
@@ -96,10 +102,13 @@ def _write_starter(path: Path, browser: str) -> None:
 
 def _claim() -> tuple[Path, IO[str]]:
     """A new folder for the profile, and the lock that says that it is in use."""
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    lock = (folder / _LOCK).open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    return folder, lock
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        lock = (folder / _LOCK).open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / _LOCK).exists():
+            return folder, lock
+        lock.close()  # another supervisor found the file unlocked and has removed the folder as abandoned
 
 
 def _remove_abandoned() -> None:

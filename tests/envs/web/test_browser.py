@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import http.server
 import os
@@ -19,6 +20,7 @@ import pytest
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError
 from gagpo.envs.web import driver as drivers
+from gagpo.envs.web import supervisor as supervisors
 from gagpo.envs.web.actions import Command, parse
 from gagpo.envs.web.browser import WINDOW, Browser
 from gagpo.envs.web.devtools import DriverDevTools
@@ -310,8 +312,8 @@ def test_files_outside_of_the_folder_are_not_served(tmp_path):
 def processes(browser):
     """The browser's process, its driver and all others below the supervisor."""
     started = psutil.Process(browser._started.driver.capabilities["goog:processID"])
-    supervisor = started.parent().parent()
-    return supervisor, [supervisor, *supervisor.children(recursive=True)]
+    owner = started.parent().parent()
+    return owner, [owner, *owner.children(recursive=True)]
 
 
 @pytest.fixture
@@ -426,6 +428,50 @@ def test_the_folder_of_a_killed_supervisor_is_removed_by_the_next(tmp_path, monk
     browser.open("/", lambda request: Response(b"hello"))
     browser.close()
     assert not abandoned.exists()
+
+
+def test_a_folder_that_another_supervisor_removed_before_it_was_locked_is_not_used(monkeypatch, short_folder):
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    claimed = []
+    real = fcntl.flock
+
+    def taken_for_abandoned(file, operation):
+        if not claimed:
+            claimed.append(Path(file.name).parent)
+            supervisors._remove_abandoned()
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", taken_for_abandoned)
+    folder, lock = supervisors._claim()
+    assert not claimed[0].exists() and folder.exists() and folder != claimed[0]
+    monkeypatch.setattr(fcntl, "flock", real)
+    supervisors._remove_abandoned()
+    assert folder.exists()  # it is locked
+    lock.close()
+
+
+@pytest.mark.parametrize(("endings", "opens"), [(2, True), (3, False)])
+def test_a_driver_that_ends_before_it_listens_is_started_again(monkeypatch, short_folder, endings, opens):
+    """As chromedriver does where another process takes the port that it chose for IPv4 and looks up for IPv6."""
+    program, starts = short_folder / "chromedriver", short_folder / "starts"
+    real = drivers.find_programs()
+    program.write_text(
+        f"#!/bin/sh\necho >> {starts}\n"
+        f'if [ $(wc -l < {starts}) -le {endings} ]; then echo "IPv6 port not available. Exiting..."; exit 1; fi\n'
+        f'exec {real[1]} "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(drivers, "find_programs", lambda: (real[0], str(program)))
+    browser = Browser()
+    try:
+        if opens:
+            assert opened(browser, lambda request: Response(b"<p>hello</p>")) == "hello"
+        else:
+            with pytest.raises(BrowserLost, match=r"exit status 1.: IPv6 port not available"):
+                browser.open("/", lambda request: Response(b""))
+    finally:
+        browser.close()
+    assert starts.read_text().count("\n") == min(endings + 1, 3)
 
 
 @pytest.mark.parametrize("program", ["chromium", "chromedriver"])
