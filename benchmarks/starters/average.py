@@ -12,13 +12,17 @@ from pathlib import Path
 import torch
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
-from gagpo.sft.small_model import save_folder
+from gagpo.sft.adapter import Trained, adapter_of, read
 
 
 @torch.no_grad()
 def average(models: Sequence[str], folder: Path) -> Path:
     """Write the mean of ``models``, with the first one's tokenizer, to ``folder``, which it returns.
+
+    Of models that were all made by adapters, the adapters are averaged: their matrices A and B each. The mean of the
+    products would have the sum of their ranks.
 
     Raises :class:`InvalidArgument` for fewer than two models, models of different shapes or tokenizers, and a folder
     that exists.
@@ -27,19 +31,41 @@ def average(models: Sequence[str], folder: Path) -> Path:
         raise InvalidArgument(f"a mean needs two models, got {len(models)}")
     if folder.exists():
         raise InvalidArgument(f"{folder} exists; name another folder or delete it")
-    mean, tokenizer = load_model(models[0]), load_tokenizer(models[0])
-    weights = dict(mean.named_parameters())
+    reader = _read_adapter if all(adapter_of(name) for name in models) else _read_model
+    mean, tokenizer = reader(models[0]), load_tokenizer(models[0])
+    weights = _trained(mean)
     for number, name in enumerate(models[1:], start=2):
         # The mean so far takes in the next model, if it is one of the same kind.
-        other = dict(load_model(name).named_parameters())
+        following = reader(name)
+        if following.base != mean.base:
+            raise InvalidArgument(
+                f"{name} has an adapter on another base than {models[0]}: there is no mean of the two"
+            )
+        other = _trained(following)
         if {key: x.shape for key, x in other.items()} != {key: x.shape for key, x in weights.items()}:
             raise InvalidArgument(f"{name} has other weights than {models[0]}: there is no mean of the two")
         if load_tokenizer(name).get_vocab() != tokenizer.get_vocab():
             raise InvalidArgument(f"{name} has another tokenizer than {models[0]}: there is no mean of the two")
         for key, x in weights.items():
             x.add_((other[key] - x) / number)
-    save_folder(mean, tokenizer, folder)
+    mean.save(tokenizer, folder, {})
     return folder
+
+
+def _read_model(name: str) -> Trained:
+    return Trained(load_model(name))
+
+
+def _read_adapter(name: str) -> Trained:
+    folder = adapter_of(name)
+    assert folder is not None
+    return read(folder, "cpu")
+
+
+def _trained(trained: Trained) -> dict[str, torch.nn.Parameter]:
+    """The weights that are averaged: those of the adapter if there is one."""
+    model = trained.model
+    return adapters.adapter_parameters(model) if trained.base else dict(model.named_parameters())
 
 
 def main() -> None:

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from benchmarks.starters.average import average
+from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
+from gagpo.sft.adapter import Trained, adapter_of
 from gagpo.sft.small_model import ModelShape, build, save_folder
 
 SHAPE = ModelShape(layers=1, width=16, heads=2, feed_forward=16, vocabulary=300, context=64)
@@ -32,6 +34,37 @@ def test_the_mean_of_a_model_with_itself_is_the_model(folders, tmp_path):
     made = average([folders[0]] * 2, tmp_path / "mean")
     before, after = load_model(folders[0]).state_dict(), load_model(str(made)).state_dict()
     assert all(bool((before[name] == after[name]).all()) for name in before)
+
+
+def with_adapter(base, folder, seed):
+    """A model made by an adapter of rank 2 with random numbers."""
+    model = load_model(base)
+    adapters.inject(model, 2, 4.0, adapters.ALL_LINEAR, seed)
+    torch.manual_seed(seed)
+    for parameter in adapters.adapter_parameters(model).values():
+        torch.nn.init.normal_(parameter, std=0.1)
+    Trained(model, adapters.Base.of(base, load_model(base))).save(load_tokenizer(base), folder, {})
+    return str(folder)
+
+
+def test_adapters_are_averaged_matrix_by_matrix_and_keep_their_rank(folders, tmp_path):
+    made_by = [with_adapter(folders[0], tmp_path / f"adapted-{seed}", seed) for seed in (4, 5)]
+    mean = average(made_by, tmp_path / "mean")
+    tensors = [adapters.tensors_of(adapter_of(name) / adapters.WEIGHTS) for name in (*made_by, str(mean))]
+    assert tensors[2]
+    for name, value in tensors[2].items():
+        torch.testing.assert_close(value, (tensors[0][name] + tensors[1][name]) / 2)
+    adapted = load_model(folders[0])
+    adapters.read_into(adapted, adapter_of(str(mean)))
+    merged, expected = load_model(str(mean)).state_dict(), adapters.merge(adapted).state_dict()
+    for name, value in merged.items():
+        torch.testing.assert_close(value, expected[name])
+
+
+def test_adapters_on_different_bases_have_no_mean(folders, tmp_path):
+    made_by = [with_adapter(folders[i], tmp_path / f"on-{i}", 4) for i in (0, 1)]
+    with pytest.raises(ValueError, match="on-1 has an adapter on another base"):
+        average(made_by, tmp_path / "mean")
 
 
 def test_what_has_no_mean_is_refused_by_name(folders, tmp_path):
