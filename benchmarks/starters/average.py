@@ -41,6 +41,10 @@ def average(models: Sequence[str], folder: Path) -> Path:
             raise InvalidArgument(
                 f"{name} has an adapter on another base than {models[0]}: there is no mean of the two"
             )
+        if following.base and _scale(name) != _scale(models[0]):
+            raise InvalidArgument(
+                f"{name} scales its adapter differently from {models[0]}: there is no mean of the two"
+            )
         other = _trained(following)
         if {key: x.shape for key, x in other.items()} != {key: x.shape for key, x in weights.items()}:
             raise InvalidArgument(f"{name} has other weights than {models[0]}: there is no mean of the two")
@@ -57,9 +61,19 @@ def _read_model(name: str) -> Trained:
 
 
 def _read_adapter(name: str) -> Trained:
+    return read(_adapter_folder(name), "cpu")
+
+
+def _scale(name: str) -> float:
+    """What the product of an adapter's matrices is multiplied by."""
+    config = adapters.config_of(_adapter_folder(name))
+    return config.alpha / config.rank
+
+
+def _adapter_folder(name: str) -> Path:
     folder = adapter_of(name)
-    assert folder is not None
-    return read(folder, "cpu")
+    assert folder is not None  # asked before
+    return folder
 
 
 def _trained(trained: Trained) -> dict[str, torch.nn.Parameter]:

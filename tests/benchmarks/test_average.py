@@ -36,10 +36,10 @@ def test_the_mean_of_a_model_with_itself_is_the_model(folders, tmp_path):
     assert all(bool((before[name] == after[name]).all()) for name in before)
 
 
-def with_adapter(base, folder, seed):
+def with_adapter(base, folder, seed, alpha=4.0):
     """A model made by an adapter of rank 2 with random numbers."""
     model = load_model(base)
-    adapters.inject(model, 2, 4.0, adapters.ALL_LINEAR, seed)
+    adapters.inject(model, 2, alpha, adapters.ALL_LINEAR, seed)
     torch.manual_seed(seed)
     for parameter in adapters.adapter_parameters(model).values():
         torch.nn.init.normal_(parameter, std=0.1)
@@ -61,10 +61,14 @@ def test_adapters_are_averaged_matrix_by_matrix_and_keep_their_rank(folders, tmp
         torch.testing.assert_close(value, expected[name])
 
 
-def test_adapters_on_different_bases_have_no_mean(folders, tmp_path):
-    made_by = [with_adapter(folders[i], tmp_path / f"on-{i}", 4) for i in (0, 1)]
-    with pytest.raises(ValueError, match="on-1 has an adapter on another base"):
-        average(made_by, tmp_path / "mean")
+def test_adapters_on_different_bases_or_of_different_scales_have_no_mean(folders, tmp_path):
+    first = with_adapter(folders[0], tmp_path / "first", 4)
+    on_other = with_adapter(folders[1], tmp_path / "on-other", 4)
+    scaled = with_adapter(folders[0], tmp_path / "scaled", 4, alpha=8.0)
+    with pytest.raises(ValueError, match="on-other has an adapter on another base"):
+        average([first, on_other], tmp_path / "mean")
+    with pytest.raises(ValueError, match="scaled scales its adapter differently"):
+        average([first, scaled], tmp_path / "mean")
 
 
 def test_what_has_no_mean_is_refused_by_name(folders, tmp_path):
