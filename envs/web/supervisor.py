@@ -27,7 +27,7 @@ _LOCK = "owner.lock"
 _READY = re.compile(r"started successfully on port (\d+)")
 _REMOVE_SECONDS = 3.0  # a dying browser may still write into its profile
 _REMOVE_PAUSE = 0.02
-_STARTS = 3  # of the driver: it ends if another process takes its port between its look-ups for IPv4 and IPv6
+_STARTS = 3  # of the driver: it ends if it cannot listen, for instance because another process took its port
 _LAST_WORDS = 200  # characters of what an ended driver has printed
 BROWSER = "browser"
 """Name of the program in the folder that starts the browser."""

@@ -312,8 +312,8 @@ def test_files_outside_of_the_folder_are_not_served(tmp_path):
 def processes(browser):
     """The browser's process, its driver and all others below the supervisor."""
     started = psutil.Process(browser._started.driver.capabilities["goog:processID"])
-    owner = started.parent().parent()
-    return owner, [owner, *owner.children(recursive=True)]
+    supervisor = started.parent().parent()
+    return supervisor, [supervisor, *supervisor.children(recursive=True)]
 
 
 @pytest.fixture
@@ -452,7 +452,7 @@ def test_a_folder_that_another_supervisor_removed_before_it_was_locked_is_not_us
 
 @pytest.mark.parametrize(("endings", "opens"), [(2, True), (3, False)])
 def test_a_driver_that_ends_before_it_listens_is_started_again(monkeypatch, short_folder, endings, opens):
-    """As chromedriver does where another process takes the port that it chose for IPv4 and looks up for IPv6."""
+    """For instance because another process took the port that it chose."""
     program, starts = short_folder / "chromedriver", short_folder / "starts"
     real = drivers.find_programs()
     program.write_text(
