@@ -99,9 +99,8 @@ def _give_up_capabilities() -> bool:
     """Give up for good what ``_GIVEN_UP`` names; False if the system refuses."""
     library = ctypes.CDLL(None)
     header = struct.pack("<Ii", _CAPABILITIES_VERSION, 0)
-    capabilities = ctypes.create_string_buffer(
-        24
-    )  # effective, permitted and inheritable; their lower, then their upper words
+    # effective, permitted and inheritable; their lower, then their upper words, of four bytes each
+    capabilities = ctypes.create_string_buffer(24)
     if library.capget(header, capabilities) != 0:
         return False
     words = list(struct.unpack("<6I", capabilities.raw))

@@ -251,9 +251,8 @@ class Trainer:
     def _save(self, seconds: float | None = None) -> None:
         """Write a checkpoint. seconds: longest wait for episodes that are sampled ahead."""
         sampled = self.collector.sampled(seconds)
-        with self.interruptions.deferred(
-            "the checkpoint"
-        ):  # a writer that is interrupted while it starts cannot be joined
+        # Deferred, because a writer that is interrupted while it starts cannot be joined.
+        with self.interruptions.deferred("the checkpoint"):
             self.recorder.save(self.iteration, [*self.learner.entries, *self._entries(sampled)])
             self._saved_at = self.iteration
 

@@ -57,9 +57,8 @@ def test_garbage_and_idle_commands_say_the_same_before_and_after_winning(tmp_pat
 
 
 def test_a_game_beyond_households_says_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "gagpo.envs.alfworld.reference.engine._reject_code", lambda grammar: None
-    )  # the grammar is ours
+    # The grammar is ours.
+    monkeypatch.setattr("gagpo.envs.alfworld.reference.engine._reject_code", lambda grammar: None)
     path = native_den.write(tmp_path)
     path.write_text(path.read_text().replace("doll_minus_", "doll"))  # a mark that alfworld cannot read in a name
     engines = NativeEngine(), TextWorldEngine()

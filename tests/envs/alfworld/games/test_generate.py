@@ -220,9 +220,8 @@ def test_alfred3_has_furniture_that_alfred_never_has_and_lacks_what_it_always_ha
 
 
 def test_a_room_in_which_the_task_is_impossible_is_drawn_again() -> None:
-    problem = draw_scenario(
-        package_data(), 71, "alfred2", "train", "look_at_obj_in_light", 96
-    )  # drawn first: no place for a lamp
+    # The first room that is drawn has no place for a lamp.
+    problem = draw_scenario(package_data(), 71, "alfred2", "train", "look_at_obj_in_light", 96)
     assert problem.toggle in {thing.type for thing in problem.things}
 
 
