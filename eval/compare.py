@@ -173,11 +173,18 @@ class Comparison:
         """The tables as ASCII lines of at most ``width`` columns."""
         tables = [*_fitting(results_table(self.results), width), *self.difference_tables(), *self._at_k_tables(width)]
         return [
-            *facts(task_set_facts(self.results[self.baseline])[:2], width),
+            *facts(task_set_facts(self.results[self.baseline], self._different_tries())[:2], width),
             "",
             *(line for table in tables for line in (*table.lines(width), "")),
             *facts([("note", self.note)], width),
         ]
+
+    def _different_tries(self) -> str:
+        """The episodes per task of each result; empty if all have equally many."""
+        tries = {label: result.task_set.tries for label, result in self.results.items()}
+        if len(set(tries.values())) == 1:
+            return ""
+        return "run " + ", ".join(f"{number} x ({label})" for label, number in tries.items())
 
     def _at_k_tables(self, width: int) -> list[Table]:
         rates = at_k_table(self.results, self.ks)

@@ -133,14 +133,14 @@ ZERO_GROUPS = Limit(
 LIMITS = (
     Limit(
         "repeated_states",
-        "{percent} of the turns are in a state that another episode of the group reached",
+        "{percent} of the turns are in a state that occurs again in the group",
         "use a coarser state key or more episodes per task",
         bad=0.2,
         watch=0.5,
     ),
     Limit(
         "aliasing",
-        "{percent} of the actions repeated in one state led to different states",
+        "{percent} of the actions repeated in one state led to different states or rewards",
         "the key does not identify the state; set algorithm.credit.state_key=auto, or use a credit without states",
         bad=0.2,
         watch=0.05,

@@ -83,11 +83,12 @@ def number(value: float, share: bool = False) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
-def task_set_facts(result: EvalResult) -> list[tuple[str, str]]:
-    """Environment, split and model of a result."""
+def task_set_facts(result: EvalResult, tries: str = "") -> list[tuple[str, str]]:
+    """Environment, split and model of a result. tries: how often its tasks were run, if results differ in it."""
     task_set = result.task_set
     kwargs = ", ".join(f"{key}={value!r}" for key, value in sorted(task_set.kwargs.items()))
-    tries = "once each" if task_set.tries == 1 else f"{task_set.tries} times each"
+    if not tries:
+        tries = "once each" if task_set.tries == 1 else f"{task_set.tries} times each"
     at = "" if result.temperature is None else f" at temperature {result.temperature:g}"
     return [
         ("environment", task_set.environment + (f" ({kwargs})" if kwargs else "")),

@@ -24,6 +24,13 @@ LEAST = 0.01
 ROUNDS = 3
 """Most measurements per iteration."""
 
+UNSEEN = 16.0
+"""How many times the divergence after the last step may exceed the free estimate before it.
+
+The divergence grows with the square of the steps taken. After two equal steps it is 8 times the mean of what the two
+read, 0 and a quarter of it; after more steps it is less. The rest is room for steps that grow.
+"""
+
 
 class TrustRegion:
     """Limits KL(policy that sampled || policy after the updates) of an iteration to about ``target``.
@@ -48,12 +55,13 @@ class TrustRegion:
         """Shorten the last step while it goes too far, and adapt the learning rate.
 
         last_kl: divergence of the tokens when they were last trained on, which is free but misses the last optimiser
-            step; None after a single step. The step is measured only if this is None or near the target.
+            step; None after a single step. The step is measured only if this is None, or if ``UNSEEN`` times this
+            reaches the target.
         measure: returns the current divergence of the step.
         shorten: keeps the given part of the step.
         """
         self.forget()
-        if last_kl is None or not last_kl < self.target / 4:
+        if last_kl is None or not UNSEEN * last_kl < self.target:
             for _ in range(ROUNDS):
                 part = self._part(measure())
                 if part is None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.credit.registry import CreditSettings, Level
+from gagpo.credit.reinforce import response_tokens
 from gagpo.credit.statistics.aliasing import aliasing
 from gagpo.credit.statistics.groups import varies
 from gagpo.data import BadTurns, Episode, StateKey, Turns, turns_from_episodes
@@ -103,6 +104,7 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
         else:
             value = value_K[mask_K]
             if not by_token:
+                response_tokens(env_turns)  # a turn without one would get the next turn's value
                 value = value[env_turns.first_token_N]
             env_advantage, target[mask] = settings.advantage_and_target(env_turns, value)
         expected = int(mask.sum())
@@ -119,8 +121,8 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
         # Without numbers in it, so that Python shows the warning once and not in every iteration.
         warnings.warn(
             f"credit {settings.name} follows states, but its key does not identify them: the same action in one state "
-            "led to different states (metric aliasing); set algorithm.credit.state_key=state, or, if the environment "
-            "reports no state, use a credit that does not follow them (gagpo, grpo)",
+            "led to different states or rewards (metric aliasing); set algorithm.credit.state_key=state, or, if the "
+            "environment reports no state, use a credit that does not follow them (gagpo, grpo)",
             stacklevel=2,
         )
     return credit

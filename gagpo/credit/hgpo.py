@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.statistics.groups import normalise
+from gagpo.credit.statistics.groups import at_mean, normalise
 from gagpo.credit.statistics.returns import return_to_go
 from gagpo.data import StateKey, Turns, renumber
 
@@ -46,7 +46,7 @@ class Hgpo(CreditSettings):
             advantage_N = normalise(return_N, group_N, groups, self.norm, ddof=0)
             counts_N = np.bincount(group_N, minlength=groups)[group_N] > 1
             if self.drop_zero:
-                counts_N &= advantage_N != 0
+                counts_N &= ~at_mean(return_N, group_N, groups)
             total_N += weight * counts_N * advantage_N
             weight_N += weight * counts_N
         return np.divide(total_N, weight_N, out=np.zeros(turns.num_turns), where=weight_N > 0)

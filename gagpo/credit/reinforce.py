@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from gagpo.credit.registry import CreditSettings, Level
-from gagpo.credit.statistics.groups import centre
+from gagpo.credit.statistics.groups import centre, varies
 from gagpo.credit.statistics.returns import backward_recursion
 from gagpo.data import BadTurns, Turns
 
@@ -35,13 +35,13 @@ class ReinforceBaseline(CreditSettings):
 
 
 def whiten(value: np.ndarray, weight: np.ndarray | None = None, epsilon: float = 1e-8) -> np.ndarray:
-    """``(x - mean)/sqrt(var + epsilon)`` with the sample variance; exactly 0 where all values are equal.
+    """``(x - mean)/sqrt(var + epsilon)`` with the sample variance; exactly 0 where the values do not vary.
 
     weight: number of times that each value counts (the tokens of a turn).
     """
     weight = np.ones(len(value)) if weight is None else weight
     total = weight.sum()
-    if total == 0 or (value == value[0]).all():
+    if total == 0 or not varies(value, np.zeros(len(value), np.int64), 1)[0]:
         return np.zeros(len(value))
     centred = value - (weight * value).sum() / total
     return np.asarray(centred / np.sqrt((weight * centred * centred).sum() / max(total - 1, 1) + epsilon))
@@ -64,8 +64,8 @@ def token_returns(turns: Turns, gamma: float) -> np.ndarray:
 
 
 def response_tokens(turns: Turns) -> np.ndarray:
-    """``tokens_N``; raises :class:`BadTurns` where a turn has no token to pay its reward at."""
+    """``tokens_N``; raises :class:`BadTurns` where a turn has no token to pay its reward at or to read a value at."""
     empty = np.flatnonzero(turns.tokens_N == 0)
     if empty.size:
-        raise BadTurns(f"token-level credit requires a response token in each turn; turn {empty[0]} has none")
+        raise BadTurns(f"this credit requires a response token in each turn; turn {empty[0]} has none")
     return turns.tokens_N

@@ -127,10 +127,10 @@ class Learner:
 
     def _parameter_groups(self) -> list[Group]:
         """The optimiser's groups: the policy's parameters, then the critic's with its own learning rate."""
-        groups = parameter_groups(self.model, self.settings.optimizer)
-        critic_settings = self.settings.algorithm.critic
+        optimizer, critic_settings = self.settings.optimizer, self.settings.algorithm.critic
+        groups = parameter_groups(self.model, optimizer.learning_rate, optimizer.weight_decay)
         if self.critic is not None and critic_settings is not None:
-            groups.append({"params": list(self.critic.parameters()), "lr": critic_settings.learning_rate})
+            groups += parameter_groups(self.critic, critic_settings.learning_rate, optimizer.weight_decay)
         return groups
 
     def learn(self, episodes: Sequence[Episode], iteration: int) -> LearningResult:

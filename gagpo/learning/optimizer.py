@@ -26,11 +26,10 @@ def make_optimizer(groups: list[Group], settings: OptimizerSettings, offloaded: 
     return torch.optim.AdamW(groups, weight_decay=decay, betas=betas, eps=EPSILON, fused=fused)
 
 
-def parameter_groups(model: torch.nn.Module, settings: OptimizerSettings) -> list[Group]:
-    """The trained parameters; weight decay applies to matrices alone."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    rate = settings.learning_rate
-    if not settings.weight_decay:
+def parameter_groups(module: torch.nn.Module, rate: float, weight_decay: float) -> list[Group]:
+    """The trained parameters of a module; weight decay applies to matrices alone."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not weight_decay:
         return [{"params": trained, "lr": rate}]
     return [
         {"params": [parameter for parameter in trained if parameter.ndim >= 2], "lr": rate},

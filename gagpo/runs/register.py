@@ -102,7 +102,8 @@ SECTIONS = {
         Metric("visits_4_7", "share", "Turns whose state was visited four to seven times."),
         Metric("visits_8_up", "share", "Turns whose state was visited eight times or more."),
         Metric("aliasing", "share",
-               "Repeated pairs of state key and action that led to different states; above 0 the key is not a state."),
+               "Repeated pairs of state key and action that led to different states or rewards; "
+               "above 0 the key is not a state."),
         Metric("zero_advantage_groups", "share", "Task groups in which every advantage is 0, so they teach nothing.",
                VIEWER, "groups without advantage"),
         Metric("equal_return_groups", "share", "Task groups whose episodes all ended with the same return."),
@@ -113,7 +114,8 @@ SECTIONS = {
     ),
     "Update": (
         Metric("clip_fraction", "share",
-               "Ratios beyond the clip's limits where the clip stops the gradient, of the rows that are read.",
+               "Ratios beyond the clip's limits (not `dual`) where the clip stops the gradient, "
+               "of the rows that are read.",
                VIEWER, "clipped ratios"),
         Metric("clip_low", "share", "Clipped ratios below the lower limit."),
         Metric("clip_high", "share", "Clipped ratios above the upper limit."),

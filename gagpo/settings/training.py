@@ -62,11 +62,12 @@ class TrainingSettings(Options):
     target_kl: float | None = Field(
         0.05,
         gt=0,
-        description="maximum KL of an iteration's update in nats per token; larger updates are scaled down; null: no "
-        "limit",
+        description="KL of an iteration's update, nats per token, to which updates beyond 1.5 times as much are scaled "
+        "down; null: no limit",
     )
     ema: bool = Field(
-        True, description="keep an exponential moving average of the weights, evaluated at the end: RUN@ema"
+        True,
+        description="keep a moving average of the weights, a fifth of the run behind, evaluated at the end: RUN@ema",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="format of forward and backward passes; weights are float32"

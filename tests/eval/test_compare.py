@@ -73,6 +73,16 @@ def test_the_number_of_tries_may_differ():
     assert (one.gained, one.lost) == (1, 0)
 
 
+def test_the_header_gives_the_number_of_tries_of_each_result():
+    many = result({1, 2, 3}, replace(PANEL, tries=4))
+    assert "tasks run 1 x (once), 4 x (four times), hash" in compared_text(result({1, 2}), many)
+    assert "tasks once each, hash" in compared_text(result({1, 2}), result({1}))
+
+
+def compared_text(once, again):
+    return " ".join(" ".join(compare_results({"once": once, "four times": again}).lines()).split())
+
+
 def test_files_are_named_by_their_paths(tmp_path):
     paths = []
     for run, solved in (("gagpo", {1, 2, 3}), ("grpo", {1})):

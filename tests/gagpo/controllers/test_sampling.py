@@ -12,7 +12,7 @@ from gagpo.controllers import (
     VarianceFilter,
     overlong_penalty,
 )
-from gagpo.credit import Turns
+from gagpo.credit import Turns, advantages
 from gagpo.settings import SettingsError, parse
 
 
@@ -22,6 +22,17 @@ def test_groups_of_equal_returns_are_dropped():
     # Group 3: returns 1, 1, 5; group 1: 0.1, 0.1; group 7: a single episode.
     assert controllers.keep(turns).tolist() == [True, True, False, False, False, True]
     assert controllers.sampling_rounds == 10
+
+
+def test_returns_that_differ_by_rounding_are_equal():
+    controllers = Controllers(ControllerSettings(dynamic_sampling=DynamicSampling()))
+    turns = Turns.of([0.1, 0.2, 0.3, 0.3, 0.2, 0.1], [0, 0, 0, 1, 1, 1], [0, 0])
+    assert turns.return_E[0] != turns.return_E[1]
+    assert not controllers.keep(turns).any()
+    for preset in ("grpo", "gigpo", "agpo_adaptive", "reinforce_plus_plus_baseline"):
+        credit = advantages(turns.with_columns(state_N=[0, 1, 2, 3, 4, 5]), load(preset).credit)
+        assert not credit.advantage.any(), preset
+        assert credit.stats["zero_advantage_groups"] == credit.stats["equal_return_groups"] == 1.0, preset
 
 
 @pytest.mark.parametrize(

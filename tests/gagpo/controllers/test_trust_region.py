@@ -34,9 +34,16 @@ def bounded(one, seen, *measured):
 
 def test_a_step_that_stays_near_is_not_measured():
     one = TrustRegion(TARGET)
-    assert bounded(one, TARGET / 5) == [] and one.kl is None
-    for seen in (TARGET / 3, None, math.nan):
+    assert bounded(one, TARGET / 17) == [] and one.kl is None
+    for seen in (TARGET / 15, None, math.nan):
         assert bounded(one, seen, 1.4 * TARGET) == [] and one.kl == 1.4 * TARGET
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4, 16])
+def test_equal_steps_beyond_the_target_are_measured(steps):
+    """The free estimate averages what each step read, the first of them an unchanged policy."""
+    divergences = np.arange(steps + 1.0) ** 2 / steps**2 * 1.6 * TARGET
+    assert bounded(TrustRegion(TARGET), divergences[:-1].mean(), divergences[-1], TARGET) != []
 
 
 def test_a_step_is_shortened_by_the_root_and_the_rate_with_it():

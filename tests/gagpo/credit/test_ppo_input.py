@@ -29,3 +29,11 @@ def test_a_turn_without_tokens_is_rejected():
     turns = Turns.of([0, 1], [0, 0], [0], tokens_N=[2, 0])
     with pytest.raises(BadTurns, match="turn 1 has none"):
         advantages(turns, ReinforcePlusPlus())
+
+
+@pytest.mark.parametrize("settings", [PpoTurn(), PpoToken()])
+@pytest.mark.parametrize("tokens_N", [[2, 0, 2], [2, 2, 0]])
+def test_a_turn_without_a_token_to_read_its_value_at_is_rejected(settings, tokens_N):
+    turns = Turns.of([0, 0, 1], [0, 0, 0], [0], tokens_N=tokens_N)
+    with pytest.raises(BadTurns, match=f"turn {tokens_N.index(0)} has none"):
+        advantages(turns, settings, np.ones(4))

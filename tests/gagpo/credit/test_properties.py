@@ -12,6 +12,7 @@ from gagpo.credit import Turns, advantages
 from gagpo.credit.episode import Grpo
 from gagpo.credit.gagpo import Gagpo
 from gagpo.credit.gigpo import Gigpo
+from gagpo.credit.hgpo import Hgpo
 
 GAMMA = 0.95
 
@@ -161,6 +162,16 @@ def test_equal_rewards_give_no_advantage(name, turns):
     assert np.array_equal(credit.advantage_N, np.zeros(turns.num_episodes))
     assert credit.stats["zero_advantage_groups"] == 1.0
     assert credit.stats["equal_return_groups"] == 1.0
+
+
+@pytest.mark.parametrize("returns", [(1.0, 2.0, 3.0), (0.1, 0.2, 0.3), (-0.1, 0.0, 0.1)])
+def test_depths_that_hgpo_drops_do_not_depend_on_rounding(returns):
+    """The middle episode is the mean at depth 0, so that only depth 1 counts there, with the first episode."""
+    low, middle, high = returns
+    rewards = [0, low, 0, middle, 0, high]
+    turns = Turns.of(rewards, [0, 0, 1, 1, 2, 2], [0, 0, 0], state_N=[5, 1, 5, 1, 6, 1])
+    hgpo = Hgpo(gamma=1.0, depth=1, norm="mean", drop_zero=True)
+    assert hgpo.advantage(turns)[3] == pytest.approx((middle - low) / 2)
 
 
 def test_statistics_by_hand():

@@ -11,12 +11,20 @@ from gagpo.training.trainer import Trainer
 
 def test_gains_and_biases_do_not_decay(tiny):
     model, _ = tiny
-    decayed, spared = parameter_groups(model, OptimizerSettings(weight_decay=0.1))
+    decayed, spared = parameter_groups(model, 1e-3, weight_decay=0.1)
     assert spared["weight_decay"] == 0.0 and "weight_decay" not in decayed
     assert {p.ndim for p in spared["params"]} == {1} and min(p.ndim for p in decayed["params"]) == 2
     assert len(decayed["params"]) + len(spared["params"]) == len(list(model.parameters()))
-    (alone,) = parameter_groups(model, OptimizerSettings())
+    (alone,) = parameter_groups(model, 1e-3, weight_decay=0.0)
     assert len(alone["params"]) == len(list(model.parameters()))
+
+
+def test_the_bias_of_the_critic_does_not_decay(corridor, tmp_path):
+    changes = {"algorithm": {"preset": "ppo"}, "optimizer": {"weight_decay": 0.1}}
+    trainer = Trainer(RunFolder.new(tmp_path / "run", load(corridor(**changes))), quiet=True)
+    critic = trainer.learner.critic
+    decay = {id(p): group["weight_decay"] for group in trainer.learner.optimizer.param_groups for p in group["params"]}
+    assert decay[id(critic.head.weight)] == 0.1 and decay[id(critic.head.bias)] == 0.0
 
 
 @pytest.mark.parametrize(
