@@ -26,6 +26,15 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any
         raise TemplateFailed(fault(tokenizer, f"fails: {first_line(error)}")) from None
 
 
+def without_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The conversation with its system message's text in the first user message, for templates without that role."""
+    system, *others = messages
+    if not others or others[0]["role"] != "user":
+        return [{**system, "role": "user"}, *others]
+    merged = {"role": "user", "content": f"{system['content']}\n\n{others[0]['content']}"}
+    return [merged, *others[1:]]
+
+
 def fault(tokenizer: Any, problem: str) -> str:
     """An error message about the template."""
     name = getattr(tokenizer, "name_or_path", "") or "this model"

@@ -273,7 +273,7 @@ class Context:
         tools = self._encoder.protect_all(self.toolbox.specs) if self.toolbox else ()
         return self._whole([*self._opening(), {"role": "user", "content": text}], tools)
 
-    def _whole(self, chat: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
+    def _whole(self, chat: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
         """A conversation from its beginning, with ``tools`` as chat templates take them.
 
         A template without the system's role gets its text with the first user message.
@@ -287,11 +287,7 @@ class Context:
         except TemplateFailed:
             if chat[0]["role"] != "system":
                 raise
-        system, *messages = chat
-        if not messages or messages[0]["role"] != "user":
-            return self._template([{**system, "role": "user"}, *messages], **options)
-        merged = {"role": "user", "content": f"{system['content']}\n\n{messages[0]['content']}"}
-        return self._template([merged, *messages[1:]], **options)
+        return self._template(chat_template.without_system(chat), **options)
 
     def _opening(self) -> list[Message]:
         """The messages before the first user message; an example's thoughts stay those of the model."""
@@ -309,7 +305,7 @@ class Context:
         has_marks = any(mark in content for mark in THOUGHT for content in contents)
         return self._encoder.protect(text, () if has_marks else THOUGHT)
 
-    def _template(self, chat: Sequence[Message], **options: Any) -> str:
+    def _template(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """The rendered messages; without a place for tools in the template, calls and answers are plain text."""
         if has_tool_messages(chat) and self.described_tools:
             chat = self.described_tools.plain(chat)

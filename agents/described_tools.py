@@ -42,7 +42,9 @@ class DescribedTools:
 
     form: CallFormat
 
-    def with_tools(self, chat: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+    def with_tools(
+        self, chat: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> list[Mapping[str, Any]]:
         """``chat`` with the description of ``tools`` at the end of its system message.
 
         tools: as chat templates take them.
@@ -52,7 +54,7 @@ class DescribedTools:
             return [{"role": "system", "content": f"{chat[0]['content']}\n\n{described}"}, *chat[1:]]
         return [{"role": "system", "content": described}, *chat]
 
-    def plain(self, chat: Sequence[Message]) -> list[Message]:
+    def plain(self, chat: Sequence[Mapping[str, Any]]) -> list[Message]:
         """``chat`` with roles and contents only.
 
         Answers to calls become one message with the user's message next to them, because some templates require the
@@ -86,7 +88,7 @@ class DescribedTools:
             )
         )
 
-    def _text(self, message: Message) -> str:
+    def _text(self, message: Mapping[str, Any]) -> str:
         """The content of a message, with its calls or as an answer to one."""
         content = str(message.get("content") or "")
         if message["role"] == "tool":

@@ -168,3 +168,15 @@ def _rename(model: dict[str, Any], secret: dict[str, str]) -> None:
         model["vocab"] = [[secret.get(name, name), score] for name, score in vocabulary]
     if model.get("unk_token") in secret:
         model["unk_token"] = secret[model["unk_token"]]
+
+
+def encoding_defect(value: object) -> str:
+    """Why no tokenizer can encode the texts of a value: a lone surrogate or too many levels; '' if it can."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        around = error.object[max(0, error.start - 20) : error.end].encode("ascii", "backslashreplace").decode()
+        return f"half a character (a lone surrogate) after {around!r}"
+    except (ValueError, RecursionError):
+        return "nested too deeply"
+    return ""

@@ -14,6 +14,7 @@ from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode, episodes_in
 from gagpo.envs.lookup import maker
+from gagpo.envs.program.stored_episodes import require_no_program
 from gagpo.eval.journal import JournalError, read_journal
 from gagpo.eval.trust import module_in, untrusted
 from gagpo.runs.run_folder import RunFolder
@@ -32,7 +33,7 @@ def export(source: Path, out: Path, trust_remote_code: bool = False) -> int:
         of gagpo.
 
     Raises:
-        InvalidArgument: ``out`` exists, or the source holds no successful episode.
+        InvalidArgument: ``out`` exists, or the source holds no successful episode, or one of a program.
         UntrustedCode: the run's environment may not be imported.
     """
     if out.exists():
@@ -40,6 +41,8 @@ def export(source: Path, out: Path, trust_remote_code: bool = False) -> int:
     solved = [episode for episode in read_source(source)[1] if episode.success and episode.turns]
     if not solved:
         raise InvalidArgument(f"{source} holds no successful episode")
+    for episode in solved:
+        require_no_program(source, episode.info)
     place = source.resolve().parents[1]
     settings = RunFolder.open(place).stored_settings() if (place / "config.yaml").is_file() else None
     names = sorted({episode.environment or "" for episode in solved})

@@ -122,8 +122,8 @@ def conversation_of(row: Mapping[str, Any]) -> Conversation:
     if tools:
         conversation["tools"] = tools
     messages = _messages(row)
-    system = row.get("system")
-    if isinstance(system, str) and system.strip() and isinstance(messages, list):
+    system = _text(row, "system")
+    if system.strip() and isinstance(messages, list):
         messages = [{"role": "system", "content": system}, *messages]
     return {**conversation, "messages": messages}
 
@@ -142,19 +142,41 @@ def _messages(row: Mapping[str, Any]) -> object:
             "sft.data={path: FILE, columns: {prompt: NAME, completion: NAME}}"
         )
     question = row[pair[0]]
-    addition = row.get("input") if pair[0] == "instruction" else None
-    if isinstance(question, str) and isinstance(addition, str) and addition.strip():
+    addition = _text(row, "input") if pair[0] == "instruction" else ""
+    if isinstance(question, str) and addition.strip():
         question = f"{question}\n\n{addition}"
     return [*_side(question, "user", pair[0]), *_side(row[pair[1]], "assistant", pair[1])]
 
 
 def _side(value: object, role: str, column: str) -> list[Any]:
     """The messages of a prompt or a completion."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = _list_of_messages(value) or value
     if isinstance(value, str) and value.strip():
         return [{"role": role, "content": value}]
     if isinstance(value, list) and value:
         return list(_without_null(value))
     raise InvalidArgument(f"column {column!r} must be a text or a list of messages (got {value!r:.40})")
+
+
+def _list_of_messages(text: str) -> list[Any] | None:
+    """The messages of a text that is a list of them in JSON, as a CSV file holds it; None for any other text."""
+    try:
+        messages = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    is_list = isinstance(messages, list) and all(
+        isinstance(message, dict) and "role" in message for message in messages
+    )
+    return messages if is_list else None
+
+
+def _text(row: Mapping[str, Any], column: str) -> str:
+    """The text of a column that may be missing."""
+    value = row.get(column)
+    if value is not None and not isinstance(value, str):
+        raise InvalidArgument(f"column {column!r} must be a text (got {value!r:.40})")
+    return value or ""
 
 
 def _of_sharegpt(message: object, place: int) -> dict[str, object]:

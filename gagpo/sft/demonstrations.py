@@ -12,6 +12,7 @@ import numpy as np
 from gagpo.agents.agent import Agent, EpisodeState, ExpertAgent, RandomAgent
 from gagpo.agents.call_formats import find_format
 from gagpo.agents.context import Context, Interface
+from gagpo.agents.encoding import encoding_defect
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import make_env, tasks_of
 from gagpo.agents.toolbox import ActionFormat, Toolbox
@@ -20,10 +21,10 @@ from gagpo.base.progress import track
 from gagpo.data import Episode, Turn, episodes_in
 from gagpo.envs.base import Kwargs, TextEnv
 from gagpo.envs.pool.opening import open_pool
+from gagpo.envs.program.stored_episodes import require_no_program
 from gagpo.envs.tools import separate, tools_of
 from gagpo.model.loading import load_tokenizer
 from gagpo.settings import RunSettings, SftSettings
-from gagpo.sft.messages import encoding_defect
 
 LABEL = "warm start"  # part of every seed: another text gives other demonstrations
 IMPERFECT_FRACTION = 0.5  # of the episodes, by the imperfect expert; the default
@@ -90,7 +91,7 @@ def demonstrations(settings: RunSettings, quiet: bool = False) -> Demonstrations
 def of_file(settings: RunSettings, path: Path) -> Demonstrations:
     """The successful episodes of a file of episodes, at most ``sft.episodes``; invalid turns are not imitated.
 
-    Raises: InvalidArgument for a damaged record, naming its line, and for a file without successes.
+    Raises: InvalidArgument for a damaged record, naming its line, for a program's, and for a file without successes.
     """
     episodes: list[Episode] = []
     for number, episode in enumerate(episodes_in(path), 1):
@@ -98,6 +99,7 @@ def of_file(settings: RunSettings, path: Path) -> Demonstrations:
             break
         if not episode.success or not episode.turns:
             continue
+        require_no_program(path, episode.info)
         defect = encoding_defect([(turn.observation, turn.response) for turn in episode.turns])
         if defect:
             raise InvalidArgument(f"{path}, line {number}: {defect}")

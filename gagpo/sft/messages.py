@@ -3,13 +3,13 @@
 A row holds ``messages``, each with ``role`` and ``content``, and may hold ``tools`` (their JSON schemas). Assistant
 messages may call tools (``tool_calls``), and messages of the role ``tool`` answer them. Assistant messages are
 imitated, written as the model's own chat template writes them, except those with ``weight: 0``, ``train: false`` or
-``loss: false``.
+``loss: false``. For a template without a place for tools messages describe them, as in RL
+(:mod:`gagpo.sft.conversation_template`).
 """
 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from gagpo.agents.encoding import THOUGHT, TextEncoder
+from gagpo.agents.encoding import TextEncoder, encoding_defect
 from gagpo.agents.engines.base import end_of_response
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode, Turn
 from gagpo.sft.conversation_files import conversations
+from gagpo.sft.conversation_template import ConversationTemplate, Message
 
 ROLES = ("system", "user", "assistant", "tool")
 WEIGHTS = ("weight", "train", "loss")
@@ -43,7 +44,6 @@ UNSUPPORTED = (
 # Of models whose responses consist of several parts.
 CHANNEL = "<|channel|>"
 CHANNEL_END = "<|end|>"
-Message = Mapping[str, Any]
 
 
 def read_messages(
@@ -51,14 +51,18 @@ def read_messages(
     tokenizer: PreTrainedTokenizerBase,
     max_conversations: int,
     columns: Mapping[str, str] | None = None,
+    *,
+    variables: Mapping[str, Any] | None = None,
+    calls: str = "auto",
 ) -> list[Episode]:
     """At most ``max_conversations`` of the file as episodes with token ids; a turn is an assistant message.
 
     columns: fields such as ``prompt``, each with the name of its column.
+    variables, calls: of the chat template and the model's call format, as in ``context``.
 
     Raises: InvalidArgument naming file, row and key of the first row that is wrong.
     """
-    encoder = TextEncoder(tokenizer)
+    template = ConversationTemplate(TextEncoder(tokenizer), variables or {}, calls)
     end_tokens = _EndTokens(tokenizer)
     episodes: list[Episode] = []
     for place, row in conversations(path, columns or {}):
@@ -69,24 +73,12 @@ def read_messages(
             if defect:
                 raise InvalidArgument(defect)
             messages, tools = _checked(row)
-            episodes.append(_episode(messages, tools, encoder, end_tokens, place.rpartition(", ")[2]))
+            episodes.append(_episode(messages, tools, template, end_tokens, place.rpartition(", ")[2]))
         except InvalidArgument as error:
             raise InvalidArgument(f"{place}: {error}") from None
     if not episodes:
         raise InvalidArgument(f"{path} holds no conversations")
     return episodes
-
-
-def encoding_defect(value: object) -> str:
-    """Why no tokenizer can encode the texts of a value: a lone surrogate or too many levels; '' if it can."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        around = error.object[max(0, error.start - 20) : error.end].encode("ascii", "backslashreplace").decode()
-        return f"half a character (a lone surrogate) after {around!r}"
-    except (ValueError, RecursionError):
-        return "nested too deeply"
-    return ""
 
 
 def _checked(row: Mapping[str, Any]) -> tuple[list[Message], list[Any] | None]:
@@ -159,42 +151,50 @@ def _is_call(call: object) -> bool:
 
 
 def _episode(
-    messages: Sequence[Message], tools: list[Any] | None, encoder: TextEncoder, end_tokens: _EndTokens, task: str
+    messages: Sequence[Message],
+    tools: list[Any] | None,
+    template: ConversationTemplate,
+    end_tokens: _EndTokens,
+    task: str,
 ) -> Episode:
     """The conversation as an episode.
 
     A prompt begins with the tokens of the previous prompt and response if the chat template only appends. Templates
     that rewrite earlier messages, such as those that drop thoughts, give a prompt of its own to each response.
     """
-    tokenizer = encoder.tokenizer
-    messages = [_as_data(_with_parsed_arguments(message), encoder) for message in messages]
-    tools = encoder.protect_all(tools) if tools else None
+    encoder = template.encoder
+    conversation = template.conversation(messages, tools)
+    answers = iter((place, message) for place, message in enumerate(messages) if message["role"] == "assistant")
     episode = Episode(task, success=True, outcome="terminated")
     previous_text = ""  # the prompt and the response of the previous turn, without its end token
     previous_ids = np.zeros(0, np.int32)
     end_token = ""
-    for place, message in enumerate(messages):
-        if message["role"] != "assistant":
+    for place, shown in enumerate(conversation.messages):
+        if shown["role"] != "assistant":
             continue
-        prompt = _render(tokenizer, messages[:place], tools, add_generation_prompt=True)
-        conversation_text = _render(tokenizer, messages[: place + 1], tools, add_generation_prompt=False)
-        if not conversation_text.startswith(prompt):
+        place_in_row, message = next(answers)
+        prompt, through = template.prompt(conversation, place), template.through(conversation, place)
+        if not through.startswith(prompt):
             raise InvalidArgument(
-                f"messages[{place}]: the chat template does not continue its own prompt for an answer, so it cannot "
-                "be told which tokens to imitate"
+                f"messages[{place_in_row}]: the chat template does not continue its own prompt for an answer, so it "
+                "cannot be told which tokens to imitate"
             )
         if prompt.startswith(previous_text):
             prefix_ids, addition = end_tokens.join(previous_ids, end_token, prompt[len(previous_text) :])
             prompt_ids = np.concatenate([prefix_ids, encoder.encode(addition)])
         else:
             prompt_ids = encoder.encode(prompt)
-        text, end_token = end_tokens.split(conversation_text[len(prompt) :])
+        text, end_token = end_tokens.split(through[len(prompt) :])
+        if _is_imitated(message) and not text.strip():
+            raise InvalidArgument(
+                f"messages[{place_in_row}]: the chat template shows nothing of it, so there is nothing to imitate"
+            )
         if not end_token:
-            end_token = end_tokens.following(conversation_text, _render_after(tokenizer, messages, place, tools))
+            end_token = end_tokens.following(through, template.through_next(conversation, place))
         response_ids = encoder.encode(text + end_token)
-        response = tokenizer.decode(response_ids, skip_special_tokens=True)
+        response = encoder.tokenizer.decode(response_ids, skip_special_tokens=True)
         turn = Turn(
-            observation=str(messages[place - 1]["content"]),
+            observation=str(conversation.messages[place - 1]["content"]),
             response=response,
             action=response,
             trainable=_is_imitated(message),
@@ -261,57 +261,3 @@ class _EndTokens:
         if any(stripped.startswith(name) for name in self.special):
             return ids[:-1], text
         return ids, text
-
-
-def _render_after(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], place: int, tools: list[Any] | None
-) -> str:
-    """The conversation up to the message that answers ``messages[place]``; '' if the template cannot render it."""
-    role = "tool" if messages[place].get("tool_calls") else "user"
-    answered = [*messages[: place + 1], {"role": role, "content": "?"}]
-    if place + 1 < len(messages) and messages[place + 1]["role"] in ("user", "tool"):
-        answered[-1] = messages[place + 1]
-    try:
-        return _render(tokenizer, answered, tools, add_generation_prompt=False)
-    except InvalidArgument:
-        return ""
-
-
-def _as_data(message: Message, encoder: TextEncoder) -> Message:
-    """The message with control tokens in its texts protected as plain text, except an assistant's marks of thoughts."""
-    control_tokens = THOUGHT if message["role"] == "assistant" else ()
-    fields = {key: encoder.protect_all(value) for key, value in message.items() if key not in ("role", "content")}
-    return {**message, **fields, "content": encoder.protect(message.get("content") or "", control_tokens)}
-
-
-def _with_parsed_arguments(message: Message) -> Message:
-    """The message with the arguments of its calls as objects: chat templates write them as JSON themselves."""
-    if not message.get("tool_calls"):
-        return message
-    calls = []
-    for call in message["tool_calls"]:
-        arguments = call["function"]["arguments"]
-        if isinstance(arguments, str):
-            try:
-                arguments = json.loads(arguments)
-            except (ValueError, RecursionError):
-                raise InvalidArgument(f"tool_calls: the arguments {arguments!r:.40} are not JSON") from None
-            defect = encoding_defect(arguments)
-            if defect:
-                raise InvalidArgument(f"tool_calls: the arguments hold {defect}")
-        calls.append({**call, "function": {**call["function"], "arguments": arguments}})
-    return {**message, "tool_calls": calls}
-
-
-def _render(
-    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[Any] | None, **options: Any
-) -> str:
-    try:
-        return str(
-            tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tools=tools, tokenize=False, **options
-            )
-        )
-    except Exception as error:  # whatever a template raises for roles or calls that it does not know
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InvalidArgument(f"the model's chat template refuses it: {reason}") from None

@@ -173,7 +173,9 @@ def demonstrations_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase 
         raise InvalidArgument(
             f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base_model"
         )
-    episodes = read_messages(path, tokenizer, sft_settings.episodes, sft_settings.data_columns)
+    context = settings.only_environment.context
+    columns, variables = sft_settings.data_columns, context.template
+    episodes = read_messages(path, tokenizer, sft_settings.episodes, columns, variables=variables, calls=context.calls)
     return Demonstrations(episodes, mistakes=0.0, tokenized=True)
 
 

@@ -9,6 +9,8 @@ from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.data import Episode, Turn, episode_record, write_episodes
 from gagpo.eval.journal import Journal
 from gagpo.interop.export import export
+from gagpo.settings import load
+from gagpo.sft.demonstrations import of_file
 
 KEY = {"model": "openai:m", "environment": "gagpo/Math-v0", "split": "test", "panel": "abc", "kwargs": {}}
 
@@ -51,6 +53,18 @@ def test_a_runs_conversations_have_the_wording_of_its_prompt(tmp_path):
     assert export(tmp_path / "episodes" / "e.jsonl", tmp_path / "talk.jsonl") == 1
     messages = json.loads((tmp_path / "talk.jsonl").read_text())["messages"]
     assert "<action> </action>" in messages[0]["content"] and "see" in messages[0]["content"]
+
+
+def test_a_programs_episodes_are_refused(corridor, tmp_path):
+    """Their requests are no single conversation: sub-agents, system messages and tools would be lost."""
+    episode = played()
+    episode.info = {"rewritten": 0, "unread": 0, "refused": 0}
+    write_episodes(tmp_path / "e.jsonl", [episode])
+    with pytest.raises(InvalidArgument, match=r"e\.jsonl holds episodes of an agent program, .*rejection_sampling"):
+        export(tmp_path / "e.jsonl", tmp_path / "talk.jsonl")
+    settings = load(corridor(sft={"data": str(tmp_path / "e.jsonl")}))
+    with pytest.raises(InvalidArgument, match=r"e\.jsonl holds episodes of an agent program"):
+        of_file(settings, tmp_path / "e.jsonl")
 
 
 def test_what_cannot_be_exported(journal, tmp_path):

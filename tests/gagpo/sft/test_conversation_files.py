@@ -21,11 +21,18 @@ FORMS = [
     {"messages": [{**USER, "tool_calls": None}, {**ASSISTANT, "weight": None}]},
     {"prompt": "2 + 3?", "completion": "5"},
     {"prompt": [USER], "completion": [ASSISTANT]},
+    {"prompt": json.dumps([USER]), "completion": json.dumps([ASSISTANT])},
+    {"prompt": "2 + 3?", "completion": "5", "system": None},
     {"prompt": "2 + 3?", "response": "5"},
     {"question": "2 + 3?", "answer": "5", "id": 1},
     {"instruction": "2 + 3?", "input": "", "output": "5"},
     {"conversations": [{"from": "human", "value": "2 + 3?"}, {"from": "gpt", "value": "5"}]},
 ]
+
+
+def test_a_text_that_only_looks_like_a_list_stays_a_text():
+    for text in ("[1, 2]", "[", '[{"a": 1}]', "[]", '["role"]'):
+        assert conversation_of({"prompt": "Which?", "completion": text})["messages"][1]["content"] == text
 
 
 @pytest.mark.parametrize("row", FORMS)
@@ -50,6 +57,8 @@ def test_system_input_and_tools_are_part_of_it():
         ),
         ({"prompt": "", "completion": "5"}, r"column 'prompt' must be a text or a list of messages \(got ''\)"),
         ({"prompt": "?", "completion": 5}, r"column 'completion' must be .* \(got 5\)"),
+        ({"prompt": "?", "completion": "5", "system": 5}, r"column 'system' must be a text \(got 5\)"),
+        ({"instruction": "?", "input": 5, "output": "5"}, r"column 'input' must be a text \(got 5\)"),
         ({"conversations": [{"from": "robot", "value": "5"}]}, "unknown from 'robot'; choose one of human, user"),
         ({"conversations": ["5"]}, r"conversations\[0\] must be an object with from and value"),
         ({"conversations": "5"}, r"column 'conversations' must be a list"),

@@ -3,11 +3,15 @@
 import json
 import os
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import pytest
 import torch
 
+from gagpo.agents.chat_template import render, variables
+from gagpo.agents.program_context import ProgramContext
+from gagpo.agents.prompts import find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode, Turn, write_episodes
 from gagpo.model.loading import load_model, load_tokenizer
@@ -17,6 +21,8 @@ from gagpo.sft.messages import read_messages
 from gagpo.sft.rows import RESPONSE, SKIPPED, labelled_rows
 from gagpo.sft.run import prepare, sft
 from tests.agents.template_families import FAMILIES, Family
+from tests.agents.test_described_tools import CALL, PRICE, WITHOUT_TOOLS, dressed
+from tests.agents.test_program_context import Talk, user
 
 TALK = [
     {"role": "user", "content": "cell 2 of 5"},
@@ -142,7 +148,7 @@ def test_every_answer_ends_with_the_end_token_of_its_family(stored, of_family, f
     assert all(end.endswith(expected) for end in ends)
     first, second = episode.turns
     text = tokenizer.decode(second.prompt_ids)
-    asked = tokenizer.apply_chat_template(TALK[:3], tokenize=False, add_generation_prompt=True)
+    asked = render(tokenizer, TALK[:3], add_generation_prompt=True, **variables({}))  # the date of prompts in RL
     if family.name == "no tokens":
         text = text.replace(family.end, "")  # the history omits it, as prompts of RL do
     assert text == asked
@@ -154,7 +160,8 @@ def test_every_answer_ends_with_the_end_token_of_its_family(stored, of_family, f
 def test_a_call_ends_with_the_token_of_its_answer(stored, of_family):
     """GLM-4 writes no end after a call: the model ends it with the token that begins the tool's answer."""
     template = (
-        "[gMASK]<sop>{% for m in messages %}<|{{ 'observation' if m.role == 'tool' else m.role }}|>\n{{ m.content }}"
+        "[gMASK]<sop>{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
+        "{% for m in messages %}<|{{ 'observation' if m.role == 'tool' else m.role }}|>\n{{ m.content }}"
         "{% for call in m.tool_calls %}{{ call.function.name }}{% endfor %}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
     )
@@ -165,6 +172,41 @@ def test_a_call_ends_with_the_token_of_its_answer(stored, of_family):
         ends = [tokenizer.decode(turn.response_ids[-1:]) for turn in episode.turns]
         assert ends == ["<|observation|>", "<|user|>"][: len(ends)]
         assert len(labelled_rows(episode)) == 1
+
+
+@pytest.mark.parametrize(
+    "family", [family for family in WITHOUT_TOOLS if family.name not in OPENS_A_THOUGHT], ids=attrgetter("name")
+)
+def test_tools_that_a_template_does_not_show_are_described_as_to_a_program(stored, tiny, family):
+    tokenizer = dressed(tiny[1], family)
+    function = {"name": "price", "arguments": '{"item": "lamp"}'}
+    asked = [{"role": "system", "content": "You sell things."}, user("How much?")]
+    answered = [
+        {"role": "assistant", "content": "Let me see.", "weight": 0},
+        user("Well?"),
+        {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]},
+        {"role": "tool", "content": "5 coins"},
+        {"role": "assistant", "content": "Five."},
+    ]
+    path = stored([*asked, *answered], tools=[PRICE])
+    (episode,) = read_messages(path, tokenizer, 10, variables=family.variables)
+    talk = Talk(ProgramContext(tokenizer, find_prompt("plain"), family.variables))
+    told = talk.ask(*asked, tools=[PRICE])
+    assert tokenizer.decode(episode.turns[0].prompt_ids) == tokenizer.decode(told.prompt_ids)
+    assert [turn.trainable for turn in episode.turns] == [False, True, True]
+    call, said = (tokenizer.decode(turn.response_ids).strip() for turn in episode.turns[1:])
+    assert (call, said) == (f"{CALL}{family.end}", f"Five.{family.end}")
+    assert "<tool_response>\n5 coins\n</tool_response>" in tokenizer.decode(episode.turns[2].prompt_ids)
+
+
+def test_an_answer_that_the_template_does_not_show_is_refused(stored, tiny):
+    _, tokenizer = tiny
+    tokenizer.chat_template = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content if m.role == 'user' }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    with pytest.raises(InvalidArgument, match=r"line 1: messages\[1\]: the chat template shows nothing of it"):
+        read_messages(stored(TALK), tokenizer, 10)
 
 
 @pytest.mark.parametrize("key", [{"weight": 0}, {"weight": 0.0}, {"train": False}, {"loss": False, "weight": 0}])
