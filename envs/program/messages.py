@@ -215,6 +215,8 @@ class ChatRequest(_RequestObject):
             request = cls.model_validate(plain)
         except ValidationError as error:
             raise _first_problem(error, names=names or {}) from None
+        if not request.messages:
+            raise GatewayError(400, "messages: must hold at least one message")
         if not request.conversation or request.conversation[-1]["role"] == "assistant":
             raise GatewayError(400, "messages: the last must come from the user or a tool, not from the model")
         return request

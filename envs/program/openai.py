@@ -45,9 +45,14 @@ def answer(request: ChatRequest, completions: Sequence[Completion], name: str) -
 
 def _tokens(completion: Completion) -> list[Json]:
     return [
-        {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": []}
+        {"token": token, "logprob": logprob, "bytes": _bytes(token), "top_logprobs": []}
         for token, logprob in completion.logprobs
     ]
+
+
+def _bytes(token: str) -> list[int] | None:
+    """The bytes of a token's text; None for a part of a character, whose bytes the text does not show."""
+    return None if "\ufffd" in token else list(token.encode())
 
 
 def stream(request: ChatRequest, completions: Sequence[Completion], name: str) -> str:

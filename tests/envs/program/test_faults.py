@@ -123,7 +123,7 @@ def test_broken_requests_are_refused_with_a_reason(tmp_path):
             status, body = ask(pool, raw=raw, key=key)
             assert status == 400 and "JSON" in body["error"]["message"]
         for change, said in (
-            ({"messages": []}, "the last must come from the user"),
+            ({"messages": []}, "messages: must hold at least one message"),
             ({"messages": [{"role": "judge", "content": "x"}]}, "messages.0.role"),
             ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
             ({"messages": "text"}, "messages must be a list"),

@@ -46,12 +46,13 @@ class Model:
 
 
 def test_chat_completions_as_openais_client_reads_them(tmp_path):
-    plain = Completion("hi", usage=(5, 2), logprobs=[("h", -0.5), ("i", -0.25)]).action
+    plain = Completion("hi", usage=(5, 2), logprobs=[("h", -0.5), ("\ufffd", -0.25)]).action
     with Model(tmp_path, plain, plain, CALLED, CALLED, Completion("cut", finish="length").action) as model:
         create = model.client.chat.completions.create
         said = create(model="any", messages=SAID, logprobs=True, stop="x", seed=3, temperature=0.2)
         assert (said.choices[0].message.content, said.choices[0].finish_reason, said.model) == ("hi", "stop", "any")
         assert [one.logprob for one in said.choices[0].logprobs.content] == [-0.5, -0.25]
+        assert [one.bytes for one in said.choices[0].logprobs.content] == [[104], None]  # a part of a character
         assert said.usage.prompt_tokens == 5 and said.usage.total_tokens == 7
         chunks = list(create(model="any", messages=SAID, stream=True, stream_options={"include_usage": True}))
         assert "".join(one.choices[0].delta.content or "" for one in chunks if one.choices) == "hi"

@@ -170,7 +170,7 @@ def test_every_public_parameter_is_decided(parameters, public):
 @pytest.mark.parametrize(
     ("protocol", "body", "reason"),
     [
-        (openai, {"messages": []}, "messages: the last must come from"),
+        (openai, {"messages": []}, "messages: must hold at least one message"),
         (openai, {"messages": says("user", "assistant")}, "messages: the last must come from"),
         (openai, {"messages": [{"role": "system", "content": ""}]}, "messages: the last must come from"),
         (openai, {"messages": [*says("user", "assistant"), {"role": "system", "content": ""}]}, "messages: the last"),
