@@ -35,6 +35,7 @@ SPLIT_WORDS = {
     "evaluation": "test",
 }
 """Words in the names of files and folders, and in a column of splits, by the split that they name."""
+_CLOSE_QUOTES = 'close each quote, and write "" for a quote inside a cell'
 _DESCRIPTIONS = {"dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json"}
 """Files that describe a data set and hold no rows."""
 
@@ -59,7 +60,7 @@ def file_rows(path: Path, expected: str = "'problem' and 'answer'") -> Iterator[
 
     Raises:
         DataMissing: there is no such file, or no package that reads it.
-        BadRow: the file as a whole cannot be read.
+        BadRow: the file as a whole cannot be read, such as a CSV file in which a quote is not closed.
     """
     if not path.is_file():
         form = "a header and one row" if path.suffix in (".csv", ".tsv") else "one JSON object"
@@ -88,22 +89,34 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         delimiter = _delimiter(path, file.readline())
         file.seek(0)
-        rows = csv.DictReader(file, delimiter=delimiter)
+        record = _RecordLines(file)
+        rows = csv.DictReader(record, delimiter=delimiter)
         try:
             names = [name.strip() for name in rows.fieldnames or ()]
         except csv.Error as error:
             raise BadRow(f"{path}: the header is not CSV ({error})") from None
+        if not record.has_closed_quotes(delimiter):
+            raise BadRow(f"{path}: the header is not CSV (a quote is not closed); {_CLOSE_QUOTES}")
         repeated = next((name for name in names if names.count(name) > 1 and name), None)
         if repeated is not None:
             raise BadRow(f"{path}: the column {repeated[:80]!r} occurs twice in the header; rename one")
         for number in itertools.count(1):
+            record.clear()
+            reason = "a quote is not closed"
             try:
                 row = next(rows)
             except StopIteration:
                 return
             except csv.Error as error:  # a field above the reader's limit, a stray null byte
-                yield number, ValueError(f"after line {rows.line_num}: not CSV ({error})")
-                continue
+                if len(record.lines()) == 1:
+                    yield number, ValueError(f"after line {rows.line_num}: not CSV ({error})")
+                    continue
+                row = None
+                reason = f"not CSV ({error})"
+            if row is None or not record.has_closed_quotes(delimiter):
+                # Where the following rows begin is unknown, so the file as a whole cannot be read.
+                place = f"in the row that begins in line {rows.reader.line_num - len(record.lines()) + 1}"
+                raise BadRow(f"{path}, row {number}: {reason} {place}; {_CLOSE_QUOTES}")
             surplus = row.pop(None, None) or ()
             if any(cell.strip() for cell in surplus):
                 count = len(names) + len(surplus)
@@ -111,6 +124,52 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
                 yield number, ValueError(message)
             else:
                 yield number, row
+
+
+class _RecordLines:
+    """The lines of a CSV file, which keeps those of the record that is being read."""
+
+    def __init__(self, file: Iterator[str]):
+        self._file = file
+        self._lines: list[str] = []
+        self._is_at_end = False
+
+    def __iter__(self) -> _RecordLines:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._file, None)
+        if line is None:
+            self._is_at_end = True
+            raise StopIteration
+        self._lines.append(line)
+        return line
+
+    def clear(self) -> None:
+        """Begin the next record."""
+        self._lines.clear()
+
+    def lines(self) -> list[str]:
+        """The lines of the record, without blank ones before it."""
+        return list(itertools.dropwhile(lambda line: not line.strip("\r\n"), self._lines))
+
+    def has_closed_quotes(self, delimiter: str) -> bool:
+        """Whether the quotes of a record that has been read are closed at the ends of its cells.
+
+        A record of one line is read as it stands, because it takes no other row's cells.
+        """
+        lines = self.lines()
+        # The reader asks for a line after the last one only where a quote is open.
+        if self._is_at_end and lines:
+            return False
+        if len(lines) < 2:
+            return True
+        # The strict reader also refuses blanks after a closing quote, which do no harm.
+        trimmed = (re.sub(rf'"[ \t]+(?=[{delimiter}\r\n]|$)', '"', line) for line in lines)
+        try:
+            return bool(list(csv.reader(trimmed, delimiter=delimiter, strict=True)))
+        except csv.Error:
+            return False
 
 
 def _delimiter(path: Path, header: str) -> str:

@@ -42,6 +42,7 @@ def test_lines_and_parquet_are_read(tmp_path):
     [
         (b"\xff\xfeQ\x00", "UTF-16; save it as UTF-8"),
         (b"Q,A,Q\n1,2,3\n", "the column 'Q' occurs twice in the header"),
+        (b'Q,"A\n1,2\n', "the header is not CSV .a quote is not closed.; close each quote"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, content, message):
@@ -55,6 +56,58 @@ def test_a_row_with_too_many_cells_is_an_error_of_that_row(tmp_path):
     (_, first), (number, error) = file_rows(tmp_path / "a.csv")
     assert first == {"Q": "2 + 3?", "A": "5"}  # empty surplus cells are those of a spreadsheet
     assert number == 2 and str(error) == "3 cells for 2 columns; put cells that contain ',' into quotes"
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("text", ["2, 3; 4", 'say "a",\n\nthen b'])
+def test_a_quote_that_is_left_out_hides_no_rows(tmp_path, delimiter, text):
+    path = write_csv(tmp_path / "a.csv", delimiter, rows=[{"Q": text, "A": f"\t,;{n}"} for n in range(3)])
+    whole = path.read_bytes()
+    assert [row["Q"] for _, row in file_rows(path)] == [text] * 3
+    refused = 0
+    for place in (place for place, byte in enumerate(whole) if byte == ord('"')):
+        path.write_bytes(whole[:place] + whole[place + 1 :])
+        try:
+            rows = [row for _, row in file_rows(path)]
+            assert len(rows) >= 3 or any(isinstance(row, ValueError) for row in rows)
+        except BadRow as error:
+            assert "a quote is not closed" in str(error)
+            refused += 1
+    assert refused >= 1
+
+
+@pytest.mark.parametrize("content", ['a,"b\nc,d\ne,f\n', 'a,"b\nc,"d"\ne,f\n', 'a,"b', '"a\n\n",b\n\n\na,"b\n\n'])
+def test_a_quote_that_is_not_closed_is_named_by_row_and_line(tmp_path, content):
+    (tmp_path / "a.csv").write_text(f"Q,A\n{content}")
+    row, line = (2, 7) if content.startswith('"') else (1, 2)
+    message = rf"a\.csv, row {row}: a quote is not closed in the row that begins in line {line}; close each quote"
+    with pytest.raises(BadRow, match=message):
+        list(file_rows(tmp_path / "a.csv"))
+
+
+def test_a_cell_that_takes_many_rows_is_no_row(tmp_path):
+    (tmp_path / "a.csv").write_text('Q,A\n1,"2\n' + "3,4\n" * 40_000)
+    with pytest.raises(BadRow, match=r"row 1: not CSV .* in the row that begins in line 2; close each quote"):
+        list(file_rows(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize(
+    ("row", "cells"),
+    [
+        ('say "hi",2', ('say "hi"', "2")),
+        ('5" or 6",2', ('5" or 6"', "2")),
+        (' "hi",2', (' "hi"', "2")),
+        ('"hi" ,2', ("hi ", "2")),
+        ('"hi\nall" \t,"2" ', ("hi\nall \t", "2 ")),
+        ('"say ""hi""\n""all"" ,",2', ('say "hi"\n"all" ,', "2")),
+        ('"say "hi"",2', ('say hi""', "2")),
+        ('"hi","2"', ("hi", "2")),
+    ],
+)
+def test_quotes_that_take_no_other_row_are_read_as_before(tmp_path, row, cells):
+    for content in (f"Q,A\n{row}\n\n{row}\n\n", f"Q,A\n{row}\n{row}"):
+        (tmp_path / "a.csv").write_text(content, newline="")
+        assert [tuple(read.values()) for _, read in file_rows(tmp_path / "a.csv")] == [cells, cells]
 
 
 def test_columns_are_checked_and_renamed():
