@@ -183,7 +183,8 @@ def _delimiter(path: Path, header: str) -> str:
 
 def _json_rows(path: Path) -> Iterator[tuple[int, object]]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
-        if path.suffix == ".json" and file.read(1) == "[":
+        characters = iter(lambda: file.read(1), "")
+        if path.suffix == ".json" and next(itertools.dropwhile(str.isspace, characters), "") == "[":
             file.seek(0)
             try:
                 rows = json.load(file)

@@ -110,6 +110,14 @@ def test_quotes_that_take_no_other_row_are_read_as_before(tmp_path, row, cells):
         assert [tuple(read.values()) for _, read in file_rows(tmp_path / "a.csv")] == [cells, cells]
 
 
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n ", "\r\n\t", "\ufeff\n"])
+def test_an_array_is_read_after_white_space(tmp_path, start):
+    (tmp_path / "a.json").write_text(start + json.dumps(ROWS), encoding="utf-8")
+    assert list(file_rows(tmp_path / "a.json")) == [(1, ROWS[0]), (2, ROWS[1])]
+    (tmp_path / "a.json").write_text(start + "\n".join(map(json.dumps, ROWS)), encoding="utf-8")
+    assert [row for _, row in file_rows(tmp_path / "a.json")] == ROWS
+
+
 def test_columns_are_checked_and_renamed():
     assert checked_columns(None, ("problem",)) == {}
     row = {"Q": "2 + 3?", "A": "5", "answer": "old", "n": 1}
