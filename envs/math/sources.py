@@ -465,7 +465,7 @@ def _tables(source: Source) -> dict[str, Iterable[PlacedRow]]:
     saved = saved_tables(Path(source.path))
     if saved is not None:
         return _placed(saved, source.path)
-    files = folder_splits(Path(source.path), source.config)
+    files = folder_splits(Path(source.path), source.config, "data")
     return {split or "train": _rows_of_files(paths) for split, paths in files.items()}
 
 

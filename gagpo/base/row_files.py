@@ -7,6 +7,7 @@ import csv
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -311,13 +312,14 @@ def split_in(name: str) -> str | None:
     return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), None)
 
 
-def folder_splits(folder: Path, config: str | None = None) -> dict[str | None, list[Path]]:
+def folder_splits(folder: Path, config: str | None = None, argument: str = "") -> dict[str | None, list[Path]]:
     """The files of rows in a folder by split, in the layouts of Hugging Face data sets; None for files of no split.
 
     A file's split is a word in its name, else in that of its folder: ``test.csv``, ``test/part-1.jsonl`` and
     ``data/train-00000-of-00002.parquet`` have one. If any file has a split, those without are not read.
 
     config: the configuration, which is the name of a folder, where there are several.
+    argument: for the message, the argument that takes ``{path: FOLDER, config: NAME}``; "" if none does.
 
     Raises:
         DataMissing: the folder contains no such files.
@@ -334,9 +336,8 @@ def folder_splits(folder: Path, config: str | None = None) -> dict[str | None, l
     if config is not None and configs != [""]:
         files = [path for path in files if config_of[path] == config]
     if not files or (config is None and len(configs) > 1 and _has_several(config_of, split_of)):
-        names = ", ".join(name or "." for name in configs)
         wrong = "has several configurations" if config is None else f"has no configuration {config!r}"
-        raise InvalidArgument(f"{folder} {wrong}; choose one of {names} with data={{path: {folder}, config: NAME}}")
+        raise InvalidArgument(f"{folder} {wrong}; {_choice_of_configs(folder, config_of, argument)}")
     splits: dict[str | None, list[Path]] = {}
     for path in files:
         splits.setdefault(split_of[path], []).append(path)
@@ -371,6 +372,21 @@ def _has_several(config_of: Mapping[Path, str], split_of: Mapping[Path, str | No
     """Whether two configurations have files of the same split."""
     pairs = {(split_of[path], config) for path, config in config_of.items()}
     return len({split for split, _ in pairs}) < len(pairs)
+
+
+def _choice_of_configs(folder: Path, config_of: Mapping[Path, str], argument: str) -> str:
+    """Say how to choose one of the configurations: by its name, else by its folder or a file."""
+    configs = sorted(set(config_of.values()))
+    if argument:
+        names = ", ".join(name or "." for name in configs)
+        return f"choose one of {names} with {argument}={{path: {folder}, config: NAME}}"
+    places = []
+    for config in configs[:MAX_NAMED]:
+        files = [path for path in config_of if config_of[path] == config]
+        parent = Path(os.path.commonpath([path.parent for path in files]))
+        places.append(str(parent if parent != folder else files[0]))
+    more = f" and {len(configs) - MAX_NAMED} more" if len(configs) > MAX_NAMED else ""
+    return f"name the folder or file of one of them: {', '.join(places)}{more}"
 
 
 def folder_rows(

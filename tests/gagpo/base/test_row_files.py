@@ -156,9 +156,29 @@ def test_configurations_must_be_chosen(tmp_path):
         (tmp_path / name).touch()
     assert folder_splits(tmp_path, "socratic") == {"train": [tmp_path / "socratic/train-0.parquet"]}
     with pytest.raises(InvalidArgument, match="has several configurations; choose one of main, socratic with data="):
-        folder_splits(tmp_path)
+        folder_splits(tmp_path, argument="data")
     with pytest.raises(InvalidArgument, match="has no configuration 'mian'; choose one of main, socratic"):
-        folder_splits(tmp_path, "mian")
+        folder_splits(tmp_path, "mian", "data")
+
+
+@pytest.mark.parametrize(
+    ("files", "places"),
+    [
+        (["main/train.csv", "main/test.csv", "socratic/train.csv"], ["main", "socratic"]),
+        (["a.csv", "b/c.csv"], ["a.csv", "b"]),
+        (["train/main/a.csv", "test/main/a.csv", "train/socratic/a.csv"], ["test/main/a.csv", "train/socratic"]),
+        (["data/main/train.csv", "data/main/test.csv", "data/more/train.csv"], ["data/main", "data/more"]),
+    ],
+)
+def test_configurations_have_places_that_can_be_read(tmp_path, files, places):
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(InvalidArgument, match="has several configurations; name the folder or file of one") as error:
+        folder_splits(tmp_path)
+    assert str(error.value).split(": ")[1].split(", ") == [str(tmp_path / place) for place in places]
+    for place in places:
+        assert (tmp_path / place).is_file() or folder_splits(tmp_path / place)
 
 
 def test_a_folder_without_data_is_one_line(tmp_path):
