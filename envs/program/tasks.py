@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +22,7 @@ from gagpo.base.row_files import (
     DataMissing,
     checked_columns,
     file_rows,
+    find_column,
     folder_splits,
     renamed,
     without_nan,
@@ -31,12 +33,17 @@ from gagpo.envs.tasks import Task, TaskSet
 
 SPLITS = ("train", "test")
 LARGEST_ROW = 8 << 20  # bytes
+_TOO_LONG = f"longer than {LARGEST_ROW >> 20} MB"
+
+
+class _Object(BaseModel):
+    """Any JSON object."""
 
 
 class _TaskRow(BaseModel):
     id: str | None = Field(None, min_length=1, max_length=200)
     split: Literal["train", "test"] | None = None
-    type: str = Field("", max_length=200)
+    type: str | None = Field(None, max_length=200)
 
 
 def read_tasks(
@@ -44,8 +51,9 @@ def read_tasks(
 ) -> tuple[dict[str, TaskSet], dict[str, Json]]:
     """Tasks by split and rows by task id.
 
-    A row has an ``id``, and optionally a ``type`` and a ``split``. If the first row has no ``id``, the rows are
-    numbered. By default a fifth of the ids is ``test``: those whose SHA-256 is divisible by 5.
+    A row has an ``id``, and optionally a ``type`` and a ``split``, under these names or with other case and surrounding
+    spaces. The program gets them under these names, and the other columns as they are. If the first row has no ``id``,
+    the rows are numbered. By default a fifth of the ids is ``test``: those whose SHA-256 is divisible by 5.
 
     path: a JSONL, JSON, CSV, TSV or Parquet file, or a folder in a layout of Hugging Face data sets.
     columns: new names, each with the name that a column has in the file; the program gets the new ones.
@@ -56,57 +64,100 @@ def read_tasks(
     rows: dict[str, Json] = {}
     columns = checked_columns(columns)
     numbered = False
-    where = f"tasks {path}"
     try:
-        for where, text in _texts(Path(path)):
-            content = dict(renamed(json.loads(text), columns)) if columns else None
-            row = _TaskRow.model_validate_json(text) if content is None else _TaskRow.model_validate(content)
-            content = content or json.loads(text)  # with the keys that only the program reads
+        for where, text, split in _texts(Path(path)):
+            row, content = _checked_row(where, text, split, columns)
             numbered = numbered or (not tasks and row.id is None)
-            if numbered and row.id is None:
-                row.id = f"{Path(path).stem}-{len(tasks) + 1:06d}"
-                content = {"id": row.id, **content}
             if row.id is None:
-                raise InvalidArgument(f"{where}: id is missing")
+                if not numbered:
+                    raise InvalidArgument(f"{where}: id is missing")
+                row.id = f"{Path(path).stem}-{len(tasks) + 1:06d}"
+                content = {"id": row.id} | {name: value for name, value in content.items() if name != "id"}
             if row.id in rows:
                 raise InvalidArgument(f"{where}: another row has the id {row.id!r}")
             digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-            tasks.append(Task(row.id, row.split or "", row.type, digest))
+            tasks.append(Task(row.id, row.split or "", row.type or "", digest))
             rows[row.id] = content
     except (BadRow, DataMissing, InvalidArgument) as error:
-        raise InvalidArgument(_at(where, str(error))) from None
-    except ValidationError as error:
-        key, message, _ = problems(error)[0]
-        raise InvalidArgument(f"{where}: {sentence(key or 'row', message)}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{where}: cannot be read ({first_line(error)})") from None
+        message = str(error)
+        raise InvalidArgument(message if str(path) in message else f"tasks {path}: {message}") from None
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"tasks {path}: cannot be read ({first_line(error)})") from None
     by_chance = {task.id: "test" if _hash(task.id) % 5 == 0 else "train" for task in tasks}
     return divided(tasks, by_chance, SPLITS, f"{path} has no such row: add rows, or give them a split"), rows
 
 
-def _at(where: str, message: str) -> str:
-    """The message, with its place unless it names the file."""
-    return message if message.startswith(where) or where.removeprefix("tasks ") in message else f"{where}: {message}"
+def _checked_row(where: str, text: str, split: str | None, columns: Mapping[str, str]) -> tuple[_TaskRow, Json]:
+    """A row, and its content for the program. split: of the row's file.
+
+    Raises: InvalidArgument naming the place and the key.
+    """
+    names: dict[str, str | None] = {}
+    try:
+        _Object.model_validate_json(text)  # also rejects lone surrogates, which json accepts
+        content: Json = dict(renamed(json.loads(text), columns))
+        if split is not None:
+            content["split"] = split
+        names = {field: find_column(content, (field,)) for field in _TaskRow.model_fields}
+        content |= {field: content[name] for field, name in names.items() if name is not None}
+        if content.get("split") == "":  # an empty cell
+            del content["split"]
+        nonfinite = _nonfinite(content)
+        if nonfinite is not None:
+            place, number = nonfinite
+            raise InvalidArgument(f"{place.removeprefix('.')} must be a finite number, text or null (got {number})")
+        return _TaskRow.model_validate(content), content
+    except ValidationError as error:
+        key, message, _ = problems(error)[0]
+        raise InvalidArgument(f"{where}: {sentence(names.get(key) or key or 'row', message)}") from None
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where}: {error}") from None
+    except (ValueError, RecursionError) as error:  # such as a number of more than 4,300 digits
+        raise InvalidArgument(f"{where}: cannot be read ({first_line(error)})") from None
 
 
-def _texts(path: Path) -> Iterator[tuple[str, str]]:
-    """The place and the JSON of every row."""
+def _nonfinite(value: object) -> tuple[str, float] | None:
+    """The key of a NaN or an infinity, such as ``.scores[0].x``, and the number; None if there is none.
+
+    The json module reads and writes both, but they are not JSON, so programs in other languages cannot read them.
+    """
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ("", value)
+    parts: Iterable[tuple[object, object]] = ()
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    for key, part in parts:
+        nonfinite = _nonfinite(part) if isinstance(part, dict | list | float) else None
+        if nonfinite is not None:
+            step = f"[{key}]" if isinstance(value, list) else f".{key!s:.80}"
+            return step + nonfinite[0], nonfinite[1]
+    return None
+
+
+def _texts(path: Path) -> Iterator[tuple[str, str, str | None]]:
+    """The place and the JSON of every row, and the split of its file."""
     if path.is_dir():
         for split, files in _by_split(path).items():
             for file in files:
-                for where, text in _texts(file):
-                    yield where, text if split is None else _with_split(text, split)
+                yield from ((where, text, split) for where, text, _ in _texts(file))
     elif path.suffix in (".csv", ".tsv", ".parquet", ".json"):
         for number, row in file_rows(path, "'id' and what the program reads"):
             where = f"tasks {path}, row {number}"
-            yield where, _json_of(row, where)
+            if path.suffix == ".parquet" and isinstance(row, dict):
+                row = {name: without_nan(value) for name, value in row.items()}
+            try:
+                yield where, _json_of(row), None
+            except (ValueError, RecursionError) as error:
+                raise InvalidArgument(f"{where}: {first_line(error, 600)}") from None
     else:
         for number, line in regular_file.read_lines(path):
             where = f"tasks {path}, line {number}"
             if len(line) > LARGEST_ROW:
-                raise InvalidArgument(f"{where}: longer than {LARGEST_ROW >> 20} MB")
+                raise InvalidArgument(f"{where}: {_TOO_LONG}")
             try:
-                yield where, line.decode()
+                yield where, line.decode(), None
             except UnicodeDecodeError as error:
                 raise InvalidArgument(f"{where}: cannot be read ({first_line(error)})") from None
 
@@ -120,23 +171,17 @@ def _by_split(folder: Path) -> dict[str | None, list[Path]]:
     return files
 
 
-def _with_split(text: str, split: str) -> str:
-    """A row with the split of its file; anything else than an object is left to the check of the row."""
-    content = json.loads(text)
-    return json.dumps({**content, "split": split}) if isinstance(content, dict) else text
-
-
-def _json_of(row: object, where: str) -> str:
-    """A row of a table as JSON: a missing value is null, a date is text, and an empty split is none."""
+def _json_of(row: object) -> str:
+    """A row of a table as JSON: a date is text, and a missing split is none. Raises ValueError for a wrong row."""
     if isinstance(row, Exception):
-        raise InvalidArgument(f"{where}: {row}")
+        raise row
     if isinstance(row, dict):
-        row = {name: without_nan(value) for name, value in row.items() if name != "split" or value}
-    text = json.dumps(row, default=_as_text, allow_nan=False)
+        row = {name: value for name, value in row.items() if value is not None or name.strip().lower() != "split"}
+    text = json.dumps(row, default=_as_text)
     if len(text) > LARGEST_ROW:
-        raise InvalidArgument(f"{where}: longer than {LARGEST_ROW >> 20} MB")
+        raise InvalidArgument(_TOO_LONG)
     if re.search(r"\\ud[89a-f]", text) and not _is_encodable(row):
-        raise InvalidArgument(f"{where}: is not UTF-8, or contains a lone surrogate; save the file as UTF-8")
+        raise InvalidArgument("is not UTF-8, or contains a lone surrogate; save the file as UTF-8")
     return text
 
 

@@ -1,6 +1,7 @@
 """Files of tasks are read row by row, and handed over to programs whatever they hold."""
 
 import json
+import re
 
 import pytest
 
@@ -135,6 +136,88 @@ def test_a_wrong_table_names_file_row_and_column(tmp_path, name, content, column
     with pytest.raises(InvalidArgument, match=message) as error:
         read_tasks(tmp_path / name, columns)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("names", [("id", "split", "type"), ("ID", "Split", "Type"), (" Id", " split ", "TYPE ")])
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl"])
+def test_usual_columns_are_found_in_any_case(tmp_path, names, suffix):
+    path = tmp_path / f"a.{suffix}"
+    cells = [("a", "test", "sum"), ("b", "train", "sum"), ("c", "test", "sum")]
+    table = [dict(zip((*names, "x"), (*row, "5"), strict=True)) for row in cells]
+    if suffix == "csv":
+        path.write_text("\n".join(",".join(row) for row in [[*names, "x"], *[row.values() for row in table]]))
+    else:
+        path.write_text(json.dumps(table) if suffix == "json" else "\n".join(map(json.dumps, table)))
+    tasks, rows = read_tasks(path)
+    assert tasks["test"].ids == ["a", "c"] and tasks["train"].ids == ["b"] and tasks["test"]["a"].type == "sum"
+    assert rows["a"] == {"id": "a", "split": "test", "type": "sum"} | table[0]
+
+
+def test_a_missing_value_of_a_usual_column_is_none(tmp_path):
+    (tmp_path / "t.jsonl").write_text(
+        '{"id": null, "split": null, "type": null}\n{"ID": null, "id": "own"}\n{"x": 1}\n'
+    )
+    tasks, rows = read_tasks(tmp_path / "t.jsonl")
+    assert list(rows) == ["t-000001", "own", "t-000003"] and all(rows[name]["id"] == name for name in rows)
+    assert {task.type for task in [*tasks["train"], *tasks["test"]]} == {""}
+    (tmp_path / "t.csv").write_text("ID,part,Split\na,,\nb,train,\nc\n")
+    for columns in ({}, {"split": "part"}):
+        tasks, rows = read_tasks(tmp_path / "t.csv", columns)
+        assert sorted(rows) == ["a", "b", "c"] and "split" not in rows["a"]
+        assert not columns or "b" in tasks["train"]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+@pytest.mark.parametrize("columns", [{}, {"x": "y"}])
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("null", "row must be an object"),
+        ("[1]", "row must be an object"),
+        ('"id"', "row must be an object"),
+        ('{"id": "b", "y": "\\ud800"}', "surrogate|Invalid JSON"),
+        ('{"id": "b", "y": NaN}', r"[xy] must be a finite number, text or null \(got nan\)"),
+        ('{"id": "b", "y": 1e999}', r"[xy] must be a finite number, text or null \(got inf\)"),
+        ('{"id": "b", "y": [0, {"z": -Infinity}]}', r"[xy]\[1\]\.z must be a finite number, .*\(got -inf\)"),
+        ('{"id": "b", "y": 1, "Split": "dev"}', "Split must be 'train' or 'test'"),
+    ],
+)
+def test_a_wrong_row_is_named_in_every_format(tmp_path, suffix, columns, row, message):
+    path = tmp_path / f"a.{suffix}"
+    lines = ['{"id": "a", "y": 1}', row]
+    path.write_text("[" + ",".join(lines) + "]" if suffix == "json" else "\n".join(lines))
+    place = f"{re.escape(f'tasks {path}')}, {'row' if suffix == 'json' else 'line'} 2: "
+    with pytest.raises(InvalidArgument, match=f"^{place}.*({message})"):
+        read_tasks(path, columns)
+
+
+def test_a_wrong_row_of_a_folder_is_named_by_its_file(tmp_path):
+    (tmp_path / "test.jsonl").write_text('{"id": "a"}\n')
+    for name, row, place in (("train.jsonl", "{", "line 1"), ("train.csv", 'id,x\na,"b\nc,d\n', "row 1")):
+        (tmp_path / name).write_text(row)
+        with pytest.raises(InvalidArgument, match=rf"^(tasks )?{re.escape(str(tmp_path / name))}, {place}: "):
+            read_tasks(tmp_path)
+        (tmp_path / name).unlink()
+
+
+def test_values_of_parquet_that_are_not_json_are_named(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for value, message in (([float("nan")], r"x\[0\] must be a finite"), (b"1", "a value of type bytes cannot be")):
+        parquet.write_table(pyarrow.table({"id": ["a"], "x": [value]}), tmp_path / "a.parquet")
+        with pytest.raises(InvalidArgument, match=rf"tasks .*a\.parquet, row 1: {message}"):
+            read_tasks(tmp_path / "a.parquet")
+
+
+def test_a_folder_of_configurations_says_what_to_name(tmp_path):
+    for name in ("main", "more"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.jsonl").write_text('{"id": "a"}\n')
+    with pytest.raises(
+        InvalidArgument, match=r"has several configurations; name the folder .*/main, .*/more$"
+    ) as error:
+        read_tasks(tmp_path)
+    assert "data=" not in str(error.value) and len(read_tasks(tmp_path / "main")[1]) == 1
 
 
 def test_a_table_in_another_encoding_is_named(tmp_path):
