@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import string
 from collections.abc import Mapping
@@ -151,6 +152,8 @@ def _separate_columns(columns: Mapping[str, object], question: str) -> tuple[_Op
 def _text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InvalidArgument(f"an option is of type {type(value).__name__}; write a text")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidArgument(f"an option is {value}; write a text")
     return str(value).strip()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,6 +152,10 @@ def _question(record: Any, place: str, roots: list[Path], name: str, split: str)
         database = with_log(database)
     except BadDatabase as error:
         raise BadSource(f"{place}: {error}") from None
+    for key in ("evidence", "difficulty", "hardness"):
+        value = record.get(key)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadSource(f"{place}: key {key!r} must be a text (got {value})")
     evidence = _sound(str(record.get("evidence") or ""), "evidence", place)
     kind = _sound(str(record.get("difficulty") or record.get("hardness") or folder)[:100], "difficulty", place)
     return Question(name, split, kind, text, gold, (), "", str(database), evidence)

@@ -72,6 +72,8 @@ BAD = [
     ({"choices": ["a"], "answer": 0}, r"must have 2 to 10 options \(got 1\)"),
     ({"choices": ["a"] * 11, "answer": 0}, r"2 to 10 options \(got 11\)"),
     ({"choices": ["a", None], "answer": 0}, "an option is of type NoneType"),
+    ({"choices": ["a", float("nan")], "answer": 0}, "an option is nan; write a text"),
+    ({"choices": {"text": ["a", 1e999], "label": ["A", "B"]}, "answer": "A"}, "an option is inf; write a text"),
     ({"choices": ["a", " "], "answer": 0}, "has an empty option"),
     ({"choices": "a, b", "answer": 0}, "column 'choices' is a text; write a list"),
     ({"choices": 3, "answer": 0}, "column 'choices' must be a list"),

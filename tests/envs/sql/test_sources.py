@@ -229,6 +229,16 @@ def test_the_order_of_a_subquery_is_free_and_large_integers_are_exact(spider):
     env.close()
 
 
+@pytest.mark.parametrize("key", ["question", "query", "evidence", "difficulty", "hardness", "db_id"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_is_reported_with_its_row_and_key(spider, key, number):
+    rows = json.loads((spider / "train_spider.json").read_text())
+    rows[1][key] = number
+    (spider / "train_spider.json").write_text(json.dumps(rows))
+    with pytest.raises(BadSource, match=rf"train_spider.json, row 1: key '{key}' must be a text"):
+        SQLEnv(data=spider).tasks("train")
+
+
 @pytest.mark.parametrize("key", ["question", "query", "evidence", "difficulty", "db_id"])
 def test_a_lone_surrogate_is_reported_with_its_row_and_key(spider, key):
     rows = json.loads((spider / "train_spider.json").read_text())
