@@ -15,7 +15,8 @@ from gymnasium.envs.registration import EnvSpec
 from gagpo.base import renamed
 from gagpo.base.errors import InvalidArgument, MissingPackage, is_termination
 from gagpo.base.nearest import hint, nearest
-from gagpo.envs.base import Kwargs
+from gagpo.envs.argument_types import require_types
+from gagpo.envs.base import Kwargs, TextEnv
 from gagpo.envs.lookup import creator_of, find_spec
 from gagpo.envs.plain import PlainEnv
 
@@ -40,16 +41,19 @@ class Signature:
 
 
 def require_arguments(env_id: str, kwargs: Kwargs | None = None) -> EnvSpec:
-    """The registration of ``env_id``, if it can be built from ``kwargs`` as far as names tell; builds nothing.
+    """The registration of ``env_id``, if the names and types of ``kwargs`` are right; builds nothing.
+
+    Types are checked for subclasses of :class:`TextEnv` only.
 
     Raises:
         UnknownEnvironment: the id is not registered.
-        InvalidArgument: an argument is unknown or missing.
+        InvalidArgument: an argument is unknown or missing, or has the wrong type.
         MissingPackage: the environment needs a package that is not installed.
     """
     spec = find_spec(env_id)
+    creator = creator_of(spec)
     arguments = dict(kwargs or {})
-    for module, package in getattr(creator_of(spec), "packages", {}).items():
+    for module, package in getattr(creator, "packages", {}).items():
         if find_module(module) is None:
             raise MissingPackage(f"environment {env_id} needs the package {module}: pip install '{package}'")
     signature = signature_of(spec)
@@ -62,6 +66,8 @@ def require_arguments(env_id: str, kwargs: Kwargs | None = None) -> EnvSpec:
         raise _missing(env_id, missing_names)
     if signature.is_complete and unknown_names:
         raise _unknown(env_id, unknown_names[0], signature)
+    if isinstance(creator, type) and issubclass(creator, TextEnv):
+        require_types(f"environment {env_id}", creator, arguments)
     return spec
 
 

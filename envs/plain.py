@@ -85,8 +85,8 @@ class PlainEnv(TextEnv):
     def __init__(
         self,
         spec: EnvSpec | str,
-        tasks: Mapping[str, str] | None = None,
-        actions: Sequence[str] | None = None,
+        tasks: Mapping[str, object] | None = None,
+        actions: Sequence[object] | None = None,
         split: str | None = None,
         max_turns: int = MAX_TURNS,
         expert: bool | str = False,

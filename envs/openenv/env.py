@@ -49,9 +49,9 @@ class RemoteEnv(TextEnv):
     def __init__(
         self,
         url: str,
-        tasks: Mapping[str, str] | None = None,
+        tasks: Mapping[str, object] | None = None,
         field: str = "action",
-        actions: Sequence[str] | None = None,
+        actions: Sequence[object] | None = None,
         split: str | None = None,
         max_turns: int = MAX_TURNS,
         expert: bool | str = False,

@@ -70,7 +70,7 @@ class ReasoningGymEnv(TextEnv):
     def __init__(
         self,
         family: str,
-        tasks: Mapping[str, str] | None = None,
+        tasks: Mapping[str, object] | None = None,
         split: str | None = None,
         max_turns: int = 1,
         expert: bool | str = False,

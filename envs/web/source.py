@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.registry import Registry
+from gagpo.envs.argument_types import require_types
 from gagpo.envs.tasks import Task
 from gagpo.envs.web.actions import Command
 from gagpo.envs.web.browser import Browser
@@ -80,7 +81,7 @@ def make_source(name: str, options: dict[str, Any]) -> WebSource:
     """The source called ``name`` (or ``module:Name``), built with ``options``.
 
     Raises:
-        InvalidArgument: there is no such source, or it takes no such option.
+        InvalidArgument: there is no such source, or it takes no such option, or one of another type.
     """
     if not isinstance(name, str):
         raise InvalidArgument(f"source must be a name such as miniwob (got {name!r:.80})")
@@ -89,6 +90,7 @@ def make_source(name: str, options: dict[str, Any]) -> WebSource:
     for option in options:
         if option not in parameters:
             raise InvalidArgument(f"source {name} takes no option {option!r:.80}; {hint(str(option), parameters)}")
+    require_types(f"source {name}", source_class, options)
     try:
         return source_class(**options)
     except TypeError as error:

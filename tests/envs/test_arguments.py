@@ -1,19 +1,29 @@
-"""Unknown and missing arguments of an environment, found before it is built."""
+"""Unknown, missing and wrong arguments of an environment, found before it is built."""
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
-from typing import Any
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium import spaces
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.envs import argument_types
 from gagpo.envs.arguments import build, require_arguments
 from gagpo.envs.testing import CorridorEnv
+from gagpo.envs.web.source import make_source
 from gagpo.interop.games import opened
 from gagpo.settings import load, shipped_configs
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 HERE = __name__
 needs_openenv = pytest.mark.skipif(importlib.util.find_spec("openenv") is None, reason="needs the package openenv")
@@ -42,6 +52,31 @@ class UnpreparedEnv(gymnasium.Env[str, int]):
 
     def __init__(self, size: int, hue: str = "red", render_mode: str | None = None):
         self.action_space, self.observation_space = spaces.Discrete(2), spaces.Text(20)
+
+
+class TypedEnv(CorridorEnv):
+    """A corridor with arguments of every type, some with wrong annotations."""
+
+    def __init__(
+        self,
+        names: Sequence[str] | None = None,
+        weights: Mapping[str, float] | None = None,
+        path: str | Path = "",
+        mode: Literal["plain", "bold", 3] = "plain",
+        ratio: float = 0.5,
+        wrong: int = 0.5,  # type: ignore[assignment]
+        other: Any = 0,
+        custom: Fraction | int = 0,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+
+
+class UnreadableEnv(CorridorEnv):
+    """A corridor with an annotation that cannot be resolved."""
+
+    def __init__(self, flag: bool = False, max_turns: Decimal | int = 3, **kwargs: Any):
+        super().__init__(**kwargs)
 
 
 def coloured(colour: str, **kwargs: Any) -> CorridorEnv:
@@ -80,10 +115,68 @@ def test_a_wrong_argument_is_one_line_with_the_nearest_name(env_id: str, kwargs:
         pass
 
 
+WRONG_TYPES = [
+    ("Math", {"tools": "no"}, r"tools must be true or false \(got 'no'\)"),
+    ("Math", {"attempts": "x"}, r"attempts must be an integer \(got 'x'\)"),
+    ("Math", {"families": 5}, "families must be a list of texts or text"),
+    ("Math", {"data": 5}, "data must be text or a mapping"),
+    ("Math", {"expert": 5}, "expert must be true, false or text"),
+    ("WebShop", {"exact": "off"}, "exact must be true or false"),
+    ("WebShop", {"products": 1.5}, "products must be an integer"),
+    ("ALFWorld", {"seed": "abc"}, "seed must be an integer"),
+    ("ALFWorld", {"counts": {"train": "many"}}, "counts must be a mapping of texts to integers"),
+    ("ALFWorld", {"games": 5}, "games must be text"),
+    ("ALFWorld", {"task_types": "nope"}, r"task_types must be a list of texts \(got 'nope'\)"),
+    ("SQL", {"types": 5}, "types must be a list of texts or text"),
+    ("SQL", {"tables": "some"}, "tables must be 'listed' or 'invented'"),
+    ("Program", {"tasks": "t.jsonl", "timeout": "abc"}, "timeout must be a number"),
+    ("Program", {"tasks": "t.jsonl", "memory": "abc"}, "memory must be an integer"),
+    ("Program", {"tasks": "t.jsonl", "agent": 5}, "agent must be text"),
+    ("Program", {"tasks": 5}, "tasks must be text"),
+    ("Web", {"source": "folder", "screenshots": "no"}, "screenshots must be true or false"),
+]
+
+
+@pytest.mark.parametrize(("name", "kwargs", "words"), WRONG_TYPES)
+def test_a_wrong_type_is_one_line_with_the_argument(name: str, kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^environment gagpo/{name}-v0: {words}"):
+        require_arguments(f"gagpo/{name}-v0", kwargs)
+
+
+def test_the_example_of_types_is_right() -> None:
+    assert doctest.testmod(argument_types) == (0, 1)
+
+
+def test_an_option_of_a_source_has_the_type_of_its_parameter() -> None:
+    with pytest.raises(InvalidArgument, match=r"^source folder: folder must be text \(got 5\)"):
+        make_source("folder", {"folder": 5})
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"names": "ab"}, "names must be a list of texts"),
+        ({"names": [1]}, "names must be a list of texts"),
+        ({"weights": {"a": "b"}}, "weights must be a mapping of texts to numbers"),
+        ({"path": 5}, "path must be text"),
+        ({"mode": "wide"}, "mode must be 'plain', 'bold' or 3"),
+        ({"ratio": True}, "ratio must be a number"),
+        ({"max_turns": None}, "max_turns must be an integer"),  # of the base class
+    ],
+)
+def test_every_simple_annotation_is_compared(kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        require_arguments(f"{HERE}:TypedEnv", kwargs)
+
+
 @pytest.mark.parametrize(
     ("env_id", "kwargs"),
     [
         ("gagpo/Math-v0", {"max_turns": 3, "expert": True, "size": 20}),
+        (f"{HERE}:TypedEnv", {"names": ("a", "b"), "weights": {"a": 1, "b": 0.5}, "path": Path("x"), "ratio": 1}),
+        (f"{HERE}:TypedEnv", {"names": None, "mode": 3, "ratio": np.float32(1)}),
+        (f"{HERE}:TypedEnv", {"wrong": "text", "other": object(), "custom": "1/2"}),
+        (f"{HERE}:UnreadableEnv", {"flag": "no", "max_turns": "x"}),
         (f"{HERE}:ColouredEnv", {"colour": "red", "width": 4, "max_turns": 3, "split": "test"}),
         (f"{HERE}:SwallowingEnv", {"anything": 1}),
         (f"{HERE}:UnpreparedEnv", {"size": 3, "hue": "blue", "max_turns": 4, "max_episode_steps": 5}),

@@ -123,7 +123,7 @@ def test_arguments_that_make_no_sense_are_named(kwargs, tmp_path):
         ({"call_timeout": 0}, "call_timeout must be"),
         ({"tasks": str(tmp_path)}, "cannot be read"),
         ({"environment": "HOME, NO_SUCH_KEY"}, "the variable 'NO_SUCH_KEY' is not set"),
-        ({"environment": [3]}, "the variable 3 is not set"),
+        ({"environment": [3]}, r"environment must be text or a list of texts \(got \[3\]\)"),
     ):
         with pytest.raises(InvalidArgument, match=words):
             make_env("gagpo/MCP-v0", {**kwargs, **changes})
