@@ -7,6 +7,7 @@ while a command runs, so that everything printed passes it: results, errors, war
 
 from __future__ import annotations
 
+import os
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -74,6 +75,18 @@ def raw(stream: TextIO) -> TextIO:
 def is_terminal(stream: TextIO) -> bool:
     """Whether a person reads the stream on a terminal."""
     return raw(stream).isatty()
+
+
+def fill_streams() -> None:
+    """Put ``os.devnull`` in the place of standard streams that were closed before the program began (``>&-``).
+
+    Otherwise they are None, and the next file that is opened gets their number: children would write into it.
+    """
+    for name in ("stdin", "stdout", "stderr"):  # in the order of their numbers, as a new file gets the lowest free one
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8")  # noqa: SIM115
+            os.set_inheritable(stream.fileno(), True)  # as standard streams are
+            setattr(sys, name, stream)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import typer
 
 from gagpo.base import once
 from gagpo.base.errors import Terminated
-from gagpo.base.terminal import cleaned
+from gagpo.base.terminal import cleaned, fill_streams
 from gagpo.cli import compare, environments, evaluate, examples, listing, models, planning, play, prompts, train, view
 from gagpo.cli.command import Command, Program
 
@@ -63,6 +63,7 @@ def main() -> None:
     An error that the user can correct (a :class:`gagpo.GagpoError` or an OSError) is one line on standard error, with
     status 2. Any other error is a bug: it prints a traceback and where to report it, with status 1.
     """
+    fill_streams()
     for name in ("HF_HUB_DISABLE_TELEMETRY", "TRANSFORMERS_NO_ADVISORY_WARNINGS", "HF_HUB_DISABLE_PROGRESS_BARS"):
         os.environ.setdefault(name, "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

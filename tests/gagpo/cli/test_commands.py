@@ -323,6 +323,14 @@ def test_a_closed_pipe_is_no_error():
     assert done.returncode == 0 and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["list", "check gagpo/Storeroom-v0 --episodes 1"])
+def test_closed_standard_streams_are_no_error(words, closed):
+    command = f"{sys.executable} -m gagpo {words} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0 and done.stderr == ""
+
+
 def test_checking_an_environment(inside):
     done = inside("check", CORRIDOR, "--episodes", 2, "--json")
     report = json.loads(done.stdout.splitlines()[-1])
