@@ -30,6 +30,7 @@ from gagpo.base.row_files import (
     folder_rows,
     folder_splits,
 )
+from gagpo.envs.argument_types import require_types
 from gagpo.envs.division import fill_splits, part_of
 from gagpo.envs.math.choices import choice_problem
 from gagpo.envs.math.problems import FIELDS, SPLITS, Problem, check_split, content_key
@@ -329,8 +330,11 @@ def _source(data: object) -> Source:
         for key in data:
             if key not in field_names:
                 raise InvalidArgument(f"a source of problems has no field {key!r}; it has {', '.join(field_names)}")
+        if "path" not in data:
+            raise InvalidArgument(f"data: a source of problems needs a path (got {data!r:.80})")
+        require_types("data", Source, {key: data[key] for key in data if key != "gold"})  # which Source checks
         return Source(**data)
-    if data in PRESETS:
+    if isinstance(data, str) and data in PRESETS:
         return PRESETS[data]
     preset, _, path = str(data).partition(":")
     if path and preset in PRESETS:

@@ -244,6 +244,10 @@ def test_cells_without_a_gold_answer(value, how, message):
         ({"path": "a.jsonl", "question": "q"}, "no field 'question'; it has path"),
         ({"path": "a.jsonl", "gold": "magic"}, "unknown gold format 'magic'"),
         ({"test": 3}, "no data 3"),
+        ({"test": ["a.jsonl"]}, r"no data \['a\.jsonl'\]"),
+        ({"test": {"gold": "boxed"}}, "data: a source of problems needs a path"),
+        ({"path": 5}, r"data: path must be text \(got 5\)"),
+        ({"path": "a.jsonl", "splits": 5}, r"data: splits must be a mapping of texts to texts \(got 5\)"),
     ],
 )
 def test_bad_names_are_refused(data, message):
