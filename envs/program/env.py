@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,11 +12,12 @@ from typing import Any, ClassVar
 from gagpo.base.cores import available_cores
 from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
+from gagpo.envs.command import command_words
 from gagpo.envs.pool import Pool
 from gagpo.envs.program.episodes import Limits
 from gagpo.envs.program.messages import Json
 from gagpo.envs.program.tasks import SPLITS, read_tasks
-from gagpo.envs.program.variables import LONGEST_VARIABLE, fits, named, passed
+from gagpo.envs.program.variables import named, passed
 from gagpo.envs.tasks import Task, TaskSet
 
 
@@ -64,11 +64,11 @@ class ProgramEnv(TextEnv):
         super().__init__(max_turns=max_turns, **kwargs)
         if not (find_spec("uvicorn") and find_spec("starlette")):
             raise MissingPackage("a program needs starlette and uvicorn: pip install 'gagpo[gateway]'")
-        words = _words(command)
+        words = command_words(command)
         if bool(words) == bool(agent):
             raise InvalidArgument("give either command='python my_agent.py' or agent='module:function'")
         for name, value in (("agent", agent), ("reward", reward)):
-            if value and not all(value.partition(":")[::2]):
+            if value and not (isinstance(value, str) and all(value.partition(":")[::2])):
                 raise InvalidArgument(f"{name} must be written module:function, got {value!r:.80}")
         if words and words[0] == "python":
             words[0] = sys.executable
@@ -110,17 +110,3 @@ class ProgramEnv(TextEnv):
     def _find(self, name: str) -> tuple[Task, Json]:
         split = next((split for split in SPLITS if name in self._tasks[split]), self.split)
         return self._tasks[split][name], self._rows[name]
-
-
-def _words(command: str | Sequence[str]) -> list[str]:
-    """The words of a command. Raises: InvalidArgument for one that no system can start."""
-    try:
-        words = shlex.split(command) if isinstance(command, str) else list(command)
-    except ValueError as error:
-        raise InvalidArgument(f"command {command!r:.80}: {error}") from None
-    for word in words:
-        if not isinstance(word, str) or "\0" in word:
-            raise InvalidArgument(f"command: {word!r:.80} is not a word of text; quote it")
-        if not fits("", word):
-            raise InvalidArgument(f"command: {word!r:.40} is longer than {LONGEST_VARIABLE} bytes")
-    return words

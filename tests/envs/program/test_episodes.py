@@ -146,6 +146,8 @@ def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path):
         ({"command": ["python", "a\0b"]}, "is not a word of text"),
         ({"command": ["python", "\U0001f600" * 35_000]}, "is longer than 131072 bytes"),
         ({"reward": "module"}, "reward must be written module:function"),
+        ({"reward": 5}, "reward must be written module:function, got 5"),
+        ({"command": "", "agent": 5}, "agent must be written module:function, got 5"),
         ({"environment": "HOME,PATH=1"}, "environment lists names of environment variables, got 'PATH=1'"),
         ({"memory": 0}, "memory must be above 0"),
         ({"tasks": "missing.jsonl"}, "cannot be read"),

@@ -1,0 +1,26 @@
+"""The command that starts a program or a server, as a list of words."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from gagpo.base.errors import InvalidArgument
+from gagpo.envs.program.variables import LONGEST_VARIABLE, fits
+
+
+def command_words(command: str | Sequence[str]) -> list[str]:
+    """The words of a command, given as one line or as a list.
+
+    Raises: InvalidArgument for one that no system can start, such as a line with an open quotation mark.
+    """
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+    except ValueError as error:
+        raise InvalidArgument(f"command {command!r:.80}: {error}; close it, or give a list of words") from None
+    for word in words:
+        if not isinstance(word, str) or "\0" in word:
+            raise InvalidArgument(f"command: {word!r:.80} is not a word of text; quote it")
+        if not fits("", word):
+            raise InvalidArgument(f"command: {word!r:.40} is longer than {LONGEST_VARIABLE} bytes")
+    return words
