@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +12,7 @@ from pydantic import Field
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Outcome
+from gagpo.envs.command import command_words
 from gagpo.envs.mcp.questions import SPLITS, ToolQuestion, read_questions, same_answer
 from gagpo.envs.mcp.server import ServerError, ToolServer, listed_tools
 from gagpo.envs.tasks import Task, TaskSet
@@ -60,8 +60,8 @@ class MCPEnv(ToolEnv):
         **kwargs: Any,
     ):
         super().__init__(max_turns=max_turns, **kwargs)
-        words = shlex.split(command) if isinstance(command, str) else list(command)
-        if not words or not all(isinstance(word, str) and word for word in words):
+        words = command_words(command)
+        if not words or not all(words):
             raise InvalidArgument("command must be a program and its arguments, as one line or a list of texts")
         for name, seconds in (("start_timeout", start_timeout), ("call_timeout", call_timeout)):
             if not 0 < seconds <= 3600:

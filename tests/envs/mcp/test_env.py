@@ -120,6 +120,7 @@ def test_rows_that_are_none_are_named(tmp_path, words):
 def test_arguments_that_make_no_sense_are_named(kwargs, tmp_path):
     for changes, words in (
         ({"command": ""}, "command must be a program"),
+        ({"command": "python 'server.py"}, "^command .*: No closing quotation"),
         ({"call_timeout": 0}, "call_timeout must be"),
         ({"tasks": str(tmp_path)}, "cannot be read"),
         ({"environment": "HOME, NO_SUCH_KEY"}, "the variable 'NO_SUCH_KEY' is not set"),
