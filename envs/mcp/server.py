@@ -39,6 +39,7 @@ MAX_LAST_WORDS = 300  # characters of the server's last words, for an error
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "VIRTUAL_ENV")
 _PAGES = 20  # of a list of tools
 _END_SECONDS = 5.0  # for killed processes and threads to end
+_REAP_SECONDS = 2.0  # for a killed process to be reaped
 _SETTLE_SECONDS = 0.5  # for a server that closed its output to end
 T = TypeVar("T")
 
@@ -206,6 +207,7 @@ class ToolServer:
                 stream.close()
             self._kill()
             if self._process is not None:
+                await _reap(self._process)
                 self._process._transport.close()  # type: ignore[attr-defined]  # asyncio has no public method
                 await self._process.wait()
                 await asyncio.sleep(0)  # for the pipes to close
@@ -255,6 +257,17 @@ class ToolServer:
                 self._keep(piece)
         finally:
             self._stderr_ended.set()
+
+
+async def _reap(process: asyncio.subprocess.Process) -> None:
+    """Wait until asyncio has the status of the killed process: closing its transport would take it, with a warning.
+
+    ``process.wait`` may also wait for the pipes, which a child that left the process group keeps open.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_REAP_SECONDS):
+            while process.returncode is None:
+                await asyncio.sleep(0.005)
 
 
 async def _list_tools(session: Any) -> list[Any]:

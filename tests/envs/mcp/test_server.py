@@ -1,8 +1,10 @@
 """An MCP server as a child process: answers, deadlines, limits, and clean-up."""
 
 import os
+import signal
 import threading
 import time
+from asyncio.base_subprocess import BaseSubprocessTransport
 from contextlib import closing
 
 import pytest
@@ -173,6 +175,22 @@ def test_a_hang_meets_its_deadline_and_nothing_outlives_the_end(fragile):
         assert time.monotonic() < end
         time.sleep(0.05)
     assert not alive(fragile.process)
+
+
+def test_a_hung_server_is_reaped_before_its_transport_closes(fragile, monkeypatch):
+    """Closing the transport would reap the child, and asyncio warns on standard error that it is unknown."""
+    statuses = []
+    close = BaseSubprocessTransport.close
+
+    def closing_transport(transport):
+        statuses.append(transport.get_returncode())
+        close(transport)
+
+    monkeypatch.setattr(BaseSubprocessTransport, "close", closing_transport)
+    with pytest.raises(ServerError):
+        misbehave(fragile, "hang", 0.2)
+    fragile.close()
+    assert statuses[0] == -signal.SIGKILL
 
 
 def test_a_crash_is_told(fragile):
