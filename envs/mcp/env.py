@@ -76,6 +76,7 @@ class MCPEnv(ToolEnv):
         self.call_timeout = call_timeout
         self._tasks, self._questions = read_questions(tasks)
         self._server: ToolServer | None = None
+        self._last_error = ""  # of the server in this episode
 
     @functools.cached_property
     def tools(self) -> tuple[Tool, ...]:  # type: ignore[override]
@@ -93,6 +94,7 @@ class MCPEnv(ToolEnv):
         self.question: ToolQuestion = self._questions[task.id]
         self._num_starts = 0
         self._num_calls = 0  # that the server answered
+        self._last_error = ""
         self._end()
         return Outcome(self.question.text)
 
@@ -106,6 +108,7 @@ class MCPEnv(ToolEnv):
             outcome = server.call(tool, arguments, self.call_timeout)
         except ServerError as error:
             self._end()
+            self._last_error = str(error)
             raise CallError(f"{tool} gave no answer, and its server starts anew: {error}") from None
         self._num_calls += 1
         return outcome
@@ -128,7 +131,8 @@ class MCPEnv(ToolEnv):
     def _running_server(self) -> ToolServer:
         if self._server is None:
             if self._num_starts == MAX_STARTS:
-                raise ServerError(f"the server had to be started {MAX_STARTS} times in one episode")
+                message = f"the server had to be started {MAX_STARTS} times in one episode"
+                raise ServerError(f"{message}; the last time, {self._last_error}")
             self._server = ToolServer(self.command, self.start_timeout, self.environment)
             self._num_starts += 1
         return self._server

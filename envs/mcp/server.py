@@ -15,6 +15,7 @@ import asyncio
 import functools
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Mapping, Sequence
@@ -24,10 +25,11 @@ from contextlib import closing, suppress
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from gagpo.base import interpreter
 from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage, first_line
+from gagpo.base.options import problems, sentence
 from gagpo.envs.base import Outcome
 from gagpo.envs.mcp.answers import answer_of, rejection_of, with_content
 from gagpo.envs.tools import Tool
@@ -147,7 +149,7 @@ class ToolServer:
         except Exception as error:
             status = self._process.returncode if self._process is not None else None
             inner = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
-            state = first_line(inner) if status is None else f"it ended with status {status}"
+            state = _reason(inner) if status is None else f"it ended with status {status}"
             raise ServerError(f"the MCP server {self._name} did not {task}: {state}{self._last_words()}") from None
 
     async def _settle(self) -> None:
@@ -227,15 +229,14 @@ class ToolServer:
     async def _listen(self, process: asyncio.subprocess.Process, incoming_sender: Any) -> None:
         """Pass on the server's messages; kill it for a line of more than ``MAX_LINE`` bytes."""
         from mcp.shared.message import SessionMessage
-        from mcp.types import jsonrpc_message_adapter
 
         assert process.stdout is not None
         with suppress(OSError), closing(incoming_sender):
             try:
                 while line := await process.stdout.readline():
                     try:
-                        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    except ValueError:  # not a message: often the reason why a server ends
+                        message = _message(line)
+                    except (ValueError, RecursionError):  # not a message: often the reason why a server ends
                         self._keep(line)
                         continue
                     await incoming_sender.send(SessionMessage(with_content(message)))
@@ -268,6 +269,32 @@ async def _reap(process: asyncio.subprocess.Process) -> None:
         async with asyncio.timeout(_REAP_SECONDS):
             while process.returncode is None:
                 await asyncio.sleep(0.005)
+
+
+def _message(line: bytes) -> Any:
+    """The JSON-RPC message in a line; what is not Unicode in its texts becomes U+FFFD.
+
+    Raises: ValueError or RecursionError if it is not a message.
+    """
+    from mcp.types import jsonrpc_message_adapter
+
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        # The parser of pydantic rejects a lone surrogate, which a server may send as an escape.
+        text = json.dumps(json.loads(line.decode(errors="replace")), ensure_ascii=False)
+        return jsonrpc_message_adapter.validate_json(re.sub("[\ud800-\udfff]", "\ufffd", text), by_name=False)
+
+
+def _reason(error: BaseException) -> str:
+    """What is wrong, on one line; for an invalid answer of the server, the first wrong key."""
+    if not isinstance(error, ValidationError):
+        return first_line(error)
+    (place, message, _), *_ = problems(error)
+    incomplete = error.errors()[0]["input"]
+    name = incomplete.get("name") if isinstance(incomplete, dict) else None
+    tool = f" (tool {name!r:.80})" if isinstance(name, str) else ""
+    return f"its answer is invalid: {sentence(place, message):.200}{tool}"
 
 
 async def _list_tools(session: Any) -> list[Any]:

@@ -12,13 +12,15 @@ LISTS = {
     "double": [ECHO, ECHO],
     "shape": [{**ECHO, "inputSchema": {"type": "string"}}],
     "garbage": [{"name": 3}],
+    "no schema": [ECHO, {"name": "lookup"}],
 }
 TEXT = {"content": [{"type": "text", "text": "done"}]}
 RESOURCE = {"uri": "file:///notes.txt", "mimeType": "text/plain"}
 PICTURE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
 RESULTS = {
     "shapeless": {"content": "done"},
-    "surrogate": {"content": [{"type": "text", "text": "\ud800"}]},
+    "surrogate": {"content": [{"type": "text", "text": "a\ud800b \U0001f642"}]},
+    "latin-1": {"content": [{"type": "text", "text": "café"}]},
     "structured": {"content": [], "structuredContent": {"value": 42}},
     "structured only": {"structuredContent": {"value": 42}},
     "structured and null": {"content": None, "structuredContent": {"value": 42}},
@@ -86,6 +88,10 @@ for line in sys.stdin:
         about["result"] = RESULTS.get(LIE, TEXT)
         if LIE == "deep":
             say(json.dumps(about)[:-1] + ', "more": ' + "[" * 100_000 + "]" * 100_000 + "}")
+            continue
+        if LIE == "latin-1":
+            sys.stdout.reconfigure(encoding="latin-1")
+            say(json.dumps(about, ensure_ascii=False))
             continue
         if LIE == "forever":
             while True:

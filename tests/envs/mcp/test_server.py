@@ -80,6 +80,8 @@ def test_what_is_only_odd_is_read(lie):
         ("link", Outcome("[resource link notes file:///notes.txt text/plain]")),
         ("schema of answers", Outcome("not as declared")),
         ("no structure", Outcome("not as declared")),
+        ("surrogate", Outcome("a\ufffdb 🙂")),
+        ("latin-1", Outcome("caf\ufffd")),
     ],
 )
 def test_every_kind_of_answer_reaches_the_model_as_text(lie, outcome):
@@ -116,7 +118,7 @@ def test_the_last_words_of_a_server_are_in_the_error():
     assert str(caught.value).endswith("it ended with status 1; its last words: out of [1mdisk [0m")
 
 
-@pytest.mark.parametrize("lie", ["line", "stranger", "shapeless", "deep", "forever", "surrogate"])
+@pytest.mark.parametrize("lie", ["line", "stranger", "shapeless", "deep", "forever"])
 def test_what_is_no_answer_ends_at_the_deadline_at_the_latest(lie):
     with closing(ToolServer((*LIAR, lie), 60)) as server:
         with pytest.raises(ServerError, match="did not answer a call of echo") as caught:
@@ -147,6 +149,7 @@ def test_a_server_that_talks_on_leaves_no_thread_behind():
         ("double", "lists the tool 'echo' twice"),
         ("shape", "did not start"),
         ("garbage", "did not start"),
+        ("no schema", r"did not start: its answer is invalid: tools\.1\.inputSchema is missing \(tool 'lookup'\)$"),
     ],
 )
 def test_tools_that_cannot_be_told_are_refused(lie, words):
