@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.program.variables import LONGEST_VARIABLE, fits
+
+LONGEST_WORD = 128 << 10
+"""Bytes of an argument, or of ``NAME=value``, with its end: Linux starts no program with a longer one."""
 
 
 def command_words(command: str | Sequence[str]) -> list[str]:
@@ -21,6 +24,11 @@ def command_words(command: str | Sequence[str]) -> list[str]:
     for word in words:
         if not isinstance(word, str) or "\0" in word:
             raise InvalidArgument(f"command: {word!r:.80} is not a word of text; quote it")
-        if not fits("", word):
-            raise InvalidArgument(f"command: {word!r:.40} is longer than {LONGEST_VARIABLE} bytes")
+        if not fits(word):
+            raise InvalidArgument(f"command: {word!r:.40} is longer than {LONGEST_WORD} bytes")
     return words
+
+
+def fits(word: str) -> bool:
+    """Whether a program can be started with this argument or variable."""
+    return len(os.fsencode(word)) < LONGEST_WORD

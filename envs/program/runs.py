@@ -20,11 +20,11 @@ from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base.child import Pipe
 from gagpo.base.errors import GagpoError, InvalidArgument
+from gagpo.envs.command import fits
 from gagpo.envs.pool.fork_server import ForkServer
 from gagpo.envs.pool.wire import TOKEN_BYTES, MessageDecoder
 from gagpo.envs.program.messages import Json
 from gagpo.envs.program.scratch import Scratch
-from gagpo.envs.program.variables import fits
 
 START_SECONDS = 120.0  # for the first process, which imports the user's functions
 SEND_SECONDS = 30.0
@@ -138,7 +138,7 @@ class Runs:
         text = json.dumps(row, ensure_ascii=False)
         folder, path = self._scratch.add(number, text)
         variables = {"TMPDIR": folder, "GAGPO_TASK_FILE": path}
-        return {**variables, "GAGPO_TASK": text} if fits("GAGPO_TASK", text) else variables
+        return {**variables, "GAGPO_TASK": text} if fits(f"GAGPO_TASK={text}") else variables
 
 
 def _result(message: object) -> RunResult | None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.envs.command import LONGEST_WORD, fits
 
 PASSED = frozenset(
     {"HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"}
@@ -20,8 +21,6 @@ SET_HERE = frozenset(
     | {"NO_PROXY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "TMPDIR", "no_proxy"}
 )
 """Variables that every episode gets with a value of its own."""
-LONGEST_VARIABLE = 128 << 10
-"""Bytes of ``NAME=value`` with its end: Linux starts no program with a longer variable or argument."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -51,12 +50,7 @@ def passed(names: Iterable[str]) -> dict[str, str]:
         if name not in os.environ:
             raise InvalidArgument(f"environment: ${name} is not set; set it, or remove it from the list")
         value = os.environ[name]
-        if not fits(name, value):
-            raise InvalidArgument(f"environment: ${name} is too long: a program gets at most {LONGEST_VARIABLE} bytes")
+        if not fits(f"{name}={value}"):
+            raise InvalidArgument(f"environment: ${name} is too long: a program gets at most {LONGEST_WORD} bytes")
         variables[name] = value
     return variables
-
-
-def fits(name: str, value: str) -> bool:
-    """Whether a program can be started with this variable."""
-    return len(os.fsencode(f"{name}={value}")) < LONGEST_VARIABLE

@@ -13,8 +13,9 @@ pytest.importorskip("uvicorn")
 
 from gagpo.base import separation
 from gagpo.base.errors import InvalidArgument
+from gagpo.envs.command import LONGEST_WORD
 from gagpo.envs.program.command import MAX_OUTPUT, run
-from gagpo.envs.program.variables import LONGEST_VARIABLE, named, passed
+from gagpo.envs.program.variables import named, passed
 from tests.envs.pool.faulty import gone, until
 from tests.envs.program.programs import play, running, wait
 
@@ -73,7 +74,7 @@ def test_variables_that_cannot_be_passed_are_refused_by_name(tmp_path, monkeypat
     ):
         with pytest.raises(InvalidArgument, match=said):
             named(wrong)
-    monkeypatch.setenv("GAGPO_TEST_LONG", "\U0001f600" * (LONGEST_VARIABLE // 4))
+    monkeypatch.setenv("GAGPO_TEST_LONG", "\U0001f600" * (LONGEST_WORD // 4))
     for name, said in (("GAGPO_TEST_MISSING", "is not set"), ("GAGPO_TEST_LONG", "is too long")):
         with pytest.raises(InvalidArgument, match=f"{name} {said}"):
             passed([name])
