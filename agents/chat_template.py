@@ -28,11 +28,11 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any
 
 def without_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The conversation with its system message's text in the first user message, for templates without that role."""
-    system, *others = messages
-    if not others or others[0]["role"] != "user":
-        return [{**system, "role": "user"}, *others]
-    merged = {"role": "user", "content": f"{system['content']}\n\n{others[0]['content']}"}
-    return [merged, *others[1:]]
+    system, *later = messages
+    if not later or later[0]["role"] != "user":
+        return [{**system, "role": "user"}, *later]
+    merged = {"role": "user", "content": f"{system['content']}\n\n{later[0]['content']}"}
+    return [merged, *later[1:]]
 
 
 def fault(tokenizer: Any, problem: str) -> str:

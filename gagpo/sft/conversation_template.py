@@ -88,8 +88,8 @@ class ConversationTemplate:
     def _as_data(self, message: Message) -> Message:
         """The message with control tokens in its texts as plain text, except an assistant's marks of thoughts."""
         control_tokens = THOUGHT if message["role"] == "assistant" else ()
-        others = {key: value for key, value in message.items() if key not in ("role", "content")}
-        fields = {key: self.encoder.protect_all(value) for key, value in others.items()}
+        extra = {key: value for key, value in message.items() if key not in ("role", "content")}
+        fields = {key: self.encoder.protect_all(value) for key, value in extra.items()}
         return {**message, **fields, "content": self.encoder.protect(message.get("content") or "", control_tokens)}
 
     def _render(self, messages: Sequence[Message], tools: list[Any] | None, **options: Any) -> str:
@@ -125,9 +125,9 @@ def _with_parsed_arguments(message: Message) -> Message:
 
 def _shows_system(render: Callable[[Sequence[Message]], str]) -> bool:
     """Whether a template shows a system message before and after an answer."""
-    asked = [{"role": "system", "content": chat_template.PLACEHOLDER}, {"role": "user", "content": "?"}]
-    answered = [*asked, {"role": "assistant", "content": "?"}]
+    question = [{"role": "system", "content": chat_template.PLACEHOLDER}, {"role": "user", "content": "?"}]
+    answered = [*question, {"role": "assistant", "content": "?"}]
     try:
-        return all(chat_template.PLACEHOLDER in render(messages) for messages in (asked, answered))
+        return all(chat_template.PLACEHOLDER in render(messages) for messages in (question, answered))
     except chat_template.TemplateFailed:
         return False

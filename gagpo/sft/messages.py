@@ -169,8 +169,8 @@ def _episode(
     previous_text = ""  # the prompt and the response of the previous turn, without its end token
     previous_ids = np.zeros(0, np.int32)
     end_token = ""
-    for place, shown in enumerate(conversation.messages):
-        if shown["role"] != "assistant":
+    for place, rendered in enumerate(conversation.messages):
+        if rendered["role"] != "assistant":
             continue
         place_in_row, message = next(answers)
         prompt, through = template.prompt(conversation, place), template.through(conversation, place)
