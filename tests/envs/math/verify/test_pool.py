@@ -182,7 +182,7 @@ def test_verdicts_do_not_depend_on_order_or_concurrency():
     runs = []
     for workers, seed in ((1, 0), (2, 1)):
         order = random.Random(seed).sample(range(len(SYMBOLIC)), len(SYMBOLIC))
-        with VerifyPool(workers, seconds=0.3, deadline=20.0) as pool:
+        with VerifyPool(workers, seconds=1.0, deadline=20.0) as pool:
             reasons = compared(pool, [SYMBOLIC[i] for i in order])
         runs.append(dict(zip(order, reasons, strict=True)))
     expected, other = runs
