@@ -148,10 +148,12 @@ def test_every_answer_ends_with_the_end_token_of_its_family(stored, of_family, f
     assert all(end.endswith(expected) for end in ends)
     first, second = episode.turns
     text = tokenizer.decode(second.prompt_ids)
-    asked = render(tokenizer, TALK[:3], add_generation_prompt=True, **variables({}))  # the date of prompts in RL
+    expected_prompt = render(
+        tokenizer, TALK[:3], add_generation_prompt=True, **variables({})
+    )  # the date of prompts in RL
     if family.name == "no tokens":
         text = text.replace(family.end, "")  # the history omits it, as prompts of RL do
-    assert text == asked
+    assert text == expected_prompt
     if family.name != "gpt-oss":  # its history has another token there
         row = np.concatenate([first.prompt_ids, first.response_ids])
         assert second.prompt_ids[: len(row)].tolist() == row.tolist() and len(labelled_rows(episode)) == 1
@@ -180,22 +182,22 @@ def test_a_call_ends_with_the_token_of_its_answer(stored, of_family):
 def test_tools_that_a_template_does_not_show_are_described_as_to_a_program(stored, tiny, family):
     tokenizer = dressed(tiny[1], family)
     function = {"name": "price", "arguments": '{"item": "lamp"}'}
-    asked = [{"role": "system", "content": "You sell things."}, user("How much?")]
-    answered = [
+    question = [{"role": "system", "content": "You sell things."}, user("How much?")]
+    conversation = [
         {"role": "assistant", "content": "Let me see.", "weight": 0},
         user("Well?"),
         {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]},
         {"role": "tool", "content": "5 coins"},
         {"role": "assistant", "content": "Five."},
     ]
-    path = stored([*asked, *answered], tools=[PRICE])
+    path = stored([*question, *conversation], tools=[PRICE])
     (episode,) = read_messages(path, tokenizer, 10, variables=family.variables)
     talk = Talk(ProgramContext(tokenizer, find_prompt("plain"), family.variables))
-    told = talk.ask(*asked, tools=[PRICE])
-    assert tokenizer.decode(episode.turns[0].prompt_ids) == tokenizer.decode(told.prompt_ids)
+    request = talk.ask(*question, tools=[PRICE])
+    assert tokenizer.decode(episode.turns[0].prompt_ids) == tokenizer.decode(request.prompt_ids)
     assert [turn.trainable for turn in episode.turns] == [False, True, True]
-    call, said = (tokenizer.decode(turn.response_ids).strip() for turn in episode.turns[1:])
-    assert (call, said) == (f"{CALL}{family.end}", f"Five.{family.end}")
+    call, answer = (tokenizer.decode(turn.response_ids).strip() for turn in episode.turns[1:])
+    assert (call, answer) == (f"{CALL}{family.end}", f"Five.{family.end}")
     assert "<tool_response>\n5 coins\n</tool_response>" in tokenizer.decode(episode.turns[2].prompt_ids)
 
 
