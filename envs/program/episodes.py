@@ -27,7 +27,6 @@ from gagpo.data import SUCCESS_ASSUMED
 from gagpo.envs.program.conversations import Conversations
 from gagpo.envs.program.messages import ChatRequest, Completion, GatewayError, Json, unexpected
 from gagpo.envs.program.runs import RunResult, Runs
-from gagpo.envs.program.stored_episodes import COUNTS
 from gagpo.envs.tasks import Task
 
 MAX_REWARD = 1e9
@@ -319,7 +318,9 @@ class ProgramEpisode:
             "split": self.task.split,
             "valid": True,
             "turn": len(self.conversations.turns),
-            **dict(zip(COUNTS, (self.conversations.rewritten, self.num_unread, self.num_rejected), strict=True)),
+            "rewritten": self.conversations.rewritten,
+            "unread": self.num_unread,
+            "refused": self.num_rejected,
             "admissible_actions": None,
         }
 

@@ -4,6 +4,7 @@ import pytest
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.program.messages import Completion
+from gagpo.envs.program.stored_episodes import COUNTS
 from tests.envs.program.programs import play, running, wait
 
 TWICE = """
@@ -24,6 +25,7 @@ def test_requests_are_turns_and_the_last_line_is_the_reward(tmp_path):
         assert second.info["request"]["extends"] == 0
         assert second.info["request"]["messages"] == [{"role": "user", "content": "two"}]
         assert (end.terminated, end.reward, end.info["success"], end.info["rewritten"]) == (True, 0.5, True, 0)
+        assert all(end.info[count] == 0 for count in COUNTS)  # by which a stored episode is known
         assert "success_assumed" not in end.info, "the program reports whether it succeeds"
         assert not play(pool, "left", "wrong")[-1].info["success"]
 
