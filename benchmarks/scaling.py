@@ -47,6 +47,7 @@ from gagpo.planning.plan import plan as memory_plan
 from gagpo.planning.rates import rates_of
 from gagpo.planning.traffic import Cluster, Passes, experience_bytes, traffic_of
 from gagpo.settings import RunSettings, load
+from gagpo.settings.machine import with_machine_formats
 from gagpo.settings.resolve import resolve
 from gagpo.sft.small_model import ModelShape, create, train_tokenizer
 
@@ -94,7 +95,7 @@ def size_of(gpus: int) -> Size:
     """The recipe on so many GPUs."""
     cluster = Cluster(max(1, gpus // MACHINE), min(gpus, MACHINE))
     tasks = max(16, GROUPS * gpus)
-    settings = resolve(load(RECIPE, [f"processes={gpus}", f"rollout.tasks={tasks}"]))
+    settings = with_machine_formats(resolve(load(RECIPE, [f"processes={gpus}", f"rollout.tasks={tasks}"])))
     config = known_config(settings.model)
     assert config is not None
     shape = sizes(config)
@@ -210,7 +211,7 @@ def measured(ranks: Ranks) -> dict[str, float]:
 
 def _expected(shape: Shape, count: int) -> tuple[float, float, float]:
     """The formulas for the measured update: gathered, reduced, episodes received."""
-    settings = resolve(load(RECIPE, [f"processes={count}", "training.dtype=float32"]))
+    settings = resolve(load(RECIPE, [f"processes={count}", "training.dtype=float32", "engine.dtype=bfloat16"]))
     experience = experience_bytes(TURNS, TURN_TOKENS, RESPONSE)
     traffic = traffic_of(settings, shape, Cluster(1, count), Passes(MINIBATCHES, 0), experience)
     return traffic.gathered, traffic.reduced, traffic.episodes

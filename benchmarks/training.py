@@ -32,6 +32,7 @@ from gagpo.model.logprobs import token_logprobs
 from gagpo.model.networks import Networks
 from gagpo.objectives import Correction
 from gagpo.settings import RunSettings, load
+from gagpo.settings.machine import with_machine_formats
 from gagpo.sft.small_model import ModelShape, create, shape_for, train_tokenizer
 
 TARGET = 0.9
@@ -135,7 +136,7 @@ def main() -> int:
     parser.add_argument("--minibatches", type=int, help="optimiser steps of an update; the config's by default")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
-    settings = load(options.config)
+    settings = with_machine_formats(load(options.config))
     model = load_model(options.model) if options.model else new_model(settings)
     result = measure(settings, model, options.episodes, options.rounds, options.minibatches)
     print("\n".join(f"{key:24} {value:>12,}" for key, value in result.items()))

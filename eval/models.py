@@ -213,7 +213,9 @@ def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> N
 
 def _language_agent(folder: str, commit: str | None, prepared: PreparedEvaluation, sources: Sources) -> LanguageAgent:
     """The loaded model. Only the request allows its own code to run: a run folder may come from somebody else."""
-    from gagpo.model.loading import load_model, load_tokenizer
+    from gagpo.model.chosen_format import formats_for
+    from gagpo.model.dtypes import AUTO
+    from gagpo.model.loading import load_model, load_tokenizer, width_of
 
     request = prepared.request
     conditions = prepared.conditions
@@ -221,13 +223,16 @@ def _language_agent(folder: str, commit: str | None, prepared: PreparedEvaluatio
     engine_settings = settings.engine if settings else EngineSettings()
     device = _device(request, sources.run)
     trust = request.trust_remote_code
-    model = load_model(folder, engine_settings.dtype, device, trust_remote_code=trust, revision=commit)
+    dtype = engine_settings.dtype
+    if dtype == AUTO:  # weights of no run: a run has stored what its machine chose
+        dtype = formats_for(device, width_of(folder, commit)).sampling
+    model = load_model(folder, dtype, device, trust_remote_code=trust, revision=commit)
     tokenizer = load_tokenizer(folder, commit, trust_remote_code=trust)
     engine = make_engine(
         engine_settings.options,
         model,
         tokenizer,
-        dtype=engine_settings.dtype,
+        dtype=dtype,
         memory=engine_settings.gpu_memory_utilization,
     )
     sampling = Sampling(conditions.temperature, conditions.max_tokens)

@@ -12,6 +12,8 @@ import torch
 
 from gagpo.sft.small_model import ModelShape, build
 
+pytest_plugins = ["tests.cpu_times"]
+
 TEXTS = ["You stand at 12. Go to door 3.", "left", "right", "On the table 1, you see a mug 1 and a knife 2."] * 3
 
 

@@ -28,9 +28,10 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
 from gagpo.data import Episode
 from gagpo.envs.base import Kwargs
-from gagpo.model.loading import load_model, load_tokenizer
+from gagpo.model.loading import load_model, load_tokenizer, width_of
 from gagpo.settings.derived import RECIPE, require_same_recipe
 from gagpo.settings.derived import recipe as settings_of
+from gagpo.settings.machine import with_machine_formats
 from gagpo.sft.adapter import keep_base, with_adapter
 from gagpo.sft.demonstrations import (
     LABEL,
@@ -183,10 +184,10 @@ def _played_in(recipe: Recipe, variant: Variant, number: int, finished: Callable
 
 def learner(recipe: Recipe, kwargs: Kwargs) -> CorrectedAgent:
     """The base, which plays and is corrected by the expert."""
-    settings = recipe.settings
     extras = recipe.extras
     base = sft_of(recipe.settings).base_model
     assert base is not None  # the recipe sees to it
+    settings = with_machine_formats(recipe.settings, width_of(base))
     sampler = settings.engine
     model = load_model(base, device=settings.device)
     engine = make_engine(

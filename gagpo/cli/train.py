@@ -102,6 +102,7 @@ def train(
 def _train_run(request: TrainRequest, config: str | None, changes: list[str], quiet: bool, as_json: bool) -> None:
     """Train one run, or continue it."""
     from gagpo.training import launch
+    from gagpo.training.events import EvaluationFinished, IterationFinished
 
     if config is not None:
         make_missing_model(config, changes, quiet)
@@ -117,7 +118,8 @@ def _train_run(request: TrainRequest, config: str | None, changes: list[str], qu
 
         def report(event: Event) -> None:
             nonlocal first
-            first = first or time.monotonic() - start
+            if isinstance(event, EvaluationFinished | IterationFinished):
+                first = first or time.monotonic() - start
             say(str(event))
 
         results = _train(folder, ranks, report, quiet)

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.pytorch_utils import Conv1D
 
 from gagpo.base.errors import GagpoError, first_line
 
@@ -65,7 +66,6 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
     """
     require_peft()
     from peft import LoraConfig, inject_adapter_in_model
-    from transformers.pytorch_utils import Conv1D
 
     if is_adapted(model):
         raise AdapterError("the model has an adapter already; merge it first")
@@ -85,20 +85,62 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
         parameter.requires_grad_(_is_of_adapter(name))
 
 
+class _ProductInFormatOfInput(torch.autograd.Function):
+    """``x W^T`` with a frozen matrix W that is stored in another format than x.
+
+    The matrix is converted in both passes. Autograd alone would keep the converted copy of every layer from the forward
+    to the backward pass, and the memory that the smaller format saves would be taken again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(matrix)
+        return torch.nn.functional.linear(x, matrix.to(x.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (matrix,) = ctx.saved_tensors
+        return gradient @ matrix.to(gradient.dtype), None
+
+
+def _product(layer: Any, matrix: Tensor, x: Tensor) -> Tensor:
+    result: Tensor = _ProductInFormatOfInput.apply(x, matrix)  # type: ignore[no-untyped-call]
+    return result if layer.bias is None else result + layer.bias
+
+
+class _HalfLinear(torch.nn.Linear):
+    """A linear layer with a frozen matrix in bfloat16, and inputs in any format."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == self.weight.dtype or torch.is_autocast_enabled(x.device.type):  # autocast converts the inputs
+            return super().forward(x)
+        return _product(self, self.weight, x)
+
+
+class _HalfConv1D(Conv1D):
+    """The same for GPT-2's layer, whose matrix is transposed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype == self.weight.dtype or torch.is_autocast_enabled(x.device.type):
+            return super().forward(x)
+        return _product(self, self.weight.t(), x)
+
+
 def halve_base(model: Any) -> None:
     """Store the frozen matrices of a model with adapter in bfloat16, in place.
 
     With ``training.dtype: bfloat16`` a linear layer rounds its weights to bfloat16 anyway, so updates are
     bit-identical. Runs are bit-identical if the model was published in bfloat16; otherwise the adapter is merged into
-    the rounded weights for sampling. Embeddings, gains and a tied output layer stay in float32.
+    the rounded weights for sampling. Embeddings, gains and a tied output layer stay in float32. In float32 a layer
+    converts its matrix for each product, see
+    :class:`_ProductInFormatOfInput`.
     """
-    from transformers.pytorch_utils import Conv1D
-
     embedded = model.get_input_embeddings().weight
     for layer in model.modules():  # one at a time, so that only one more matrix is held
         linear = isinstance(layer, torch.nn.Linear | Conv1D)
         if linear and not layer.weight.requires_grad and layer.weight is not embedded:
             layer.weight.data = layer.weight.data.to(torch.bfloat16)
+            layer.__class__ = _HalfConv1D if isinstance(layer, Conv1D) else _HalfLinear
 
 
 @contextmanager
@@ -120,8 +162,6 @@ def _hidden_family(model: Any) -> Iterator[None]:
 
 def _target_layers(model: Any, targets: str | Sequence[str]) -> list[str]:
     """Full names of the linear layers that ``targets`` names, in the model's order."""
-    from transformers.pytorch_utils import Conv1D
-
     out = model.get_output_embeddings()
     linear = [
         name

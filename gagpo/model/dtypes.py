@@ -8,6 +8,8 @@ from typing import Any
 from gagpo.base.errors import InvalidArgument
 
 NAMES = ("float32", "bfloat16")
+AUTO = "auto"
+"""In settings: the format that the machine computes fast, see :func:`gagpo.model.chosen_format.format_for`."""
 KERNELS = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
 """Compiled kernels that torch and oneDNN keep on a CPU in half precision, one per size of each product."""
 
@@ -34,6 +36,7 @@ def autocast(device: str, precision: str) -> Any:
     """A context for forward passes in ``precision``, with weights in float32."""
     import torch
 
+    require_known(precision)  # such as auto, which would compute in float32 without a word
     return torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bfloat16")
 
 

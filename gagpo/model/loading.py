@@ -196,6 +196,28 @@ def commit_of(name: str, revision: str | None = None) -> str | None:
     return None
 
 
+def width_of(name: str, revision: str | None = None) -> int | None:
+    """The hidden size in a model's config.json; None where the config names none.
+
+    Raises: ModelError for an unknown name, and for a folder without config.
+    """
+    from transformers import PretrainedConfig
+
+    name = folder_of(base_of(name))
+    if adapters.is_adapter(Path(name)):
+        name, revision = adapters.base_of(Path(name))
+    try:
+        # The plain dictionary: building the config would run the code of a model that brings its own.
+        values, _ = PretrainedConfig.get_config_dict(
+            name, local_files_only=Path(name).is_dir(), revision=revision or "main"
+        )
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ModelError(_advice(name, "model", error)) from error
+    text = values.get("text_config") or values
+    width = next((text[key] for key in ("hidden_size", "n_embd", "d_model") if key in text), None)
+    return width if isinstance(width, int) else None
+
+
 def refuse_remote_code(name: str, revision: str | None = None) -> None:
     """Raise ModelError if the repository has model code of its own; transformers would ask on standard input."""
     from transformers import PretrainedConfig

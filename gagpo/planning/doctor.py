@@ -34,6 +34,7 @@ from gagpo.data import Row
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings
+from gagpo.model.chosen_format import ChosenFormats, formats_for, slowdown
 from gagpo.model.dtypes import dtype_of
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.model.networks import Networks
@@ -199,19 +200,33 @@ def check_disk(machine: Machine) -> Finding:
 
 
 def check_device(machine: Machine) -> Finding:
-    """Check that the GPU of every rank is its own, is free and knows bfloat16."""
+    """Check that the GPU of every rank is its own and is free; say which number format the device computes fast."""
+    formats = formats_for(machine.device)
     if not machine.on_gpu:
-        return Finding("ok", machine.device)
+        return check_cpu(machine, formats)
     (free, whole), about = torch.cuda.mem_get_info(machine.device), torch.cuda.get_device_properties(machine.device)
-    summary, values = f"{about.name}, {whole / GB:.0f} GB", {"gpu": str(about.uuid)}
+    summary = f"{about.name}, {whole / GB:.0f} GB; dtype auto: {formats}"
+    values = {"gpu": str(about.uuid), "formats": vars(formats)}
     if machine.ranks.gathered(str(about.uuid)).count(str(about.uuid)) > 1:
         advice = "let every rank see all GPUs of its machine: unset CUDA_VISIBLE_DEVICES, or name them all in it"
         return Finding("failed", f"{summary}: another rank has it too", values, advice)
     problems = []
     if whole - free > HELD * whole:
         problems.append(f"other processes hold {(whole - free) / GB:.1f} GB of {machine.device}: see nvidia-smi")
-    if about.major < 8:
-        problems.append("no bfloat16 here: leave training.dtype and engine.dtype at float32")
+    if formats.sampling != "bfloat16" and machine.dtype == "bfloat16":
+        problems.append(f"{formats.reason}: leave training.dtype and engine.dtype at auto")
+    return judged(summary, values, problems, "warning")
+
+
+def check_cpu(machine: Machine, formats: ChosenFormats) -> Finding:
+    """Say which number format the CPU computes fast, and warn of a slow one that was asked for."""
+    summary = f"{machine.device}; dtype auto: {formats}"
+    values = {"formats": vars(formats), "bfloat16_slowdown": slowdown(machine.device)}
+    problems = []
+    if formats.training == "float32":
+        summary += f"; a bfloat16 product takes {slowdown(machine.device):.1f} times as long as a float32 product"
+        if machine.dtype == "bfloat16":
+            problems.append("bfloat16 is slow here: leave training.dtype and engine.dtype at auto")
     return judged(summary, values, problems, "warning")
 
 

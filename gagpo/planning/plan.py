@@ -36,6 +36,7 @@ from gagpo.planning.traffic import Cluster, Traffic, experience_bytes, passes_of
 from gagpo.planning.update_time import UpdateTime, Workload, time_of
 from gagpo.settings import EnvironmentSettings, RunEnvironment, RunSettings
 from gagpo.settings.derived import model_or_base
+from gagpo.settings.machine import with_machine_formats
 from gagpo.sft.small_model import config, shape_for
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ def plan(
 ) -> MemoryPlan:
     """Predict a run. gigabytes: memory of the GPU, of which vLLM allocates a fraction."""
     shape = shape or shape_of(settings)
+    settings = with_machine_formats(settings, shape.width)
     rollout = settings.rollout
     usual_turns, usual_response = guess.usual(settings)
     row = row_tokens(settings, guess.prompt, usual_turns, usual_response, shape.context)

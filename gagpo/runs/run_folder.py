@@ -21,7 +21,7 @@ from gagpo.base.errors import GagpoError
 from gagpo.base.regular_file import read_bytes
 from gagpo.data import Decode, Episode, TurnCredit, write_episodes
 from gagpo.runs.metrics import Metrics, metric_row, metric_rows, read_metrics
-from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, load, load_stored, resolve
+from gagpo.settings import RunSettings, SettingsError, TrainingSettings, dump, formats, load, load_stored, resolve
 from gagpo.settings.keys import CHANGEABLE
 
 LOG = logging.getLogger("gagpo")
@@ -105,6 +105,19 @@ class RunFolder:
     def stored_settings(self) -> RunSettings:
         """The settings to evaluate or export the run with, which import no credit of other code."""
         return load_stored(self.path / "config.yaml", earlier=True)
+
+    def choose_formats(self, training: str, sampling: str) -> None:
+        """Set every number format that the settings leave to the machine, on disk too if the run is there.
+
+        Called once, when the run begins. From then on its formats are stored: another machine resumes it with the same.
+
+        training, sampling: ``float32`` or ``bfloat16``.
+        """
+        if not formats.is_open(self.settings):
+            return
+        self._settings = resolve(formats.with_formats(self.settings, training, sampling))
+        if not self.is_new:
+            durable.write_text(self.path / "config.yaml", dump(self._settings))
 
     @property
     def commit(self) -> str | None:

@@ -10,6 +10,8 @@ from gagpo.base.hub import NAME, why_unavailable
 from gagpo.base.nearest import nearest
 from gagpo.envs.arguments import require_arguments
 from gagpo.model.pretrained import folder_of
+from gagpo.settings.formats import is_open, with_formats
+from gagpo.settings.resolve import resolve
 from gagpo.settings.run import RunSettings, SettingsError
 from gagpo.trackers import require_trackers
 
@@ -80,3 +82,18 @@ def _near(folder: Path) -> str:
     folders = [str(path) for pattern in patterns for path in ancestor.glob(pattern) if path.is_dir()]
     near = nearest(str(folder), folders, cutoff=0.7)
     return f"; nearest: {', '.join(near)}" if near else ""
+
+
+def with_machine_formats(settings: RunSettings, width: int | None = None) -> RunSettings:
+    """The settings with the number formats that this machine computes fast wherever they say ``auto``.
+
+    For commands that make no run; a run stores what was chosen, see :meth:`gagpo.runs.run_folder.RunFolder`.
+
+    width: the model's hidden size, if known.
+    """
+    if not is_open(settings):
+        return settings
+    from gagpo.model.chosen_format import formats_for  # torch takes a second to import
+
+    chosen = formats_for(settings.device, width)
+    return resolve(with_formats(settings, chosen.training, chosen.sampling))

@@ -42,14 +42,15 @@ def correct_for_sampler(settings: RunSettings) -> RunSettings:
     """
     if "correction" in settings.algorithm.model_fields_set:
         return settings
-    engine, precision = settings.engine, settings.training.dtype
-    same_numerics = engine.options.same_numerics and engine.dtype == precision == "float32"
     if settings.rollout.ahead > 0:
-        name = "tis"
-    elif not same_numerics:
-        name = "recompute"
-    else:
-        return settings
+        return _with_correction(settings, "tis")
+    formats = (settings.engine.dtype, settings.training.dtype)
+    if "bfloat16" in formats or not settings.engine.options.same_numerics:
+        return _with_correction(settings, "recompute")
+    return settings  # with ``auto``, settings are resolved again when the machine has chosen
+
+
+def _with_correction(settings: RunSettings, name: str) -> RunSettings:
     correction = type(settings.algorithm.correction).model_validate({"name": name})
     return _changed(settings, "algorithm", correction=correction)
 

@@ -85,8 +85,8 @@ class EngineSettings(Options):
     """The engine that samples responses; a name is short for ``{name: ...}``."""
 
     name: str = Field("transformers", description="transformers, vllm, the name of an installed plugin, or module:Name")
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="format of the sampler's weights and of the reference policy"
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="format of the sampler's weights and of the reference policy; auto: as training.dtype"
     )
     gpu_memory_utilization: float | None = Field(
         None, gt=0, lt=1, description="fraction of the GPU's memory, for an engine that allocates memory in advance"

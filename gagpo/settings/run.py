@@ -100,18 +100,6 @@ class RunSettings(Options):
             )
         return self
 
-    @model_validator(mode="after")
-    def _require_half_precision_with_base(self) -> RunSettings:
-        """Frozen weights in bfloat16 require bfloat16 for training and sampling."""
-        if self.lora is not None and self.lora.base_dtype != "float32":
-            for key, value in (("training.dtype", self.training.dtype), ("engine.dtype", self.engine.dtype)):
-                if value != "bfloat16":
-                    raise InvalidArgument(
-                        f"lora.base_dtype={self.lora.base_dtype} requires {key}=bfloat16 (got {value}): set it, or "
-                        "lora.base_dtype=float32"
-                    )
-        return self
-
     @field_validator("name")
     @classmethod
     def _safe_name(cls, name: str) -> str:

@@ -41,9 +41,10 @@ class LoraSettings(Options):
     targets: str | list[str] = Field(
         "all-linear", description="all-linear (without the output layer), or names of linear layers: [q_proj, v_proj]"
     )
-    base_dtype: Literal["float32", "bfloat16"] = Field(
-        "float32",
-        description="format of the frozen matrices of linear layers; bfloat16 gives the same updates as float32",
+    base_dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="format that frozen matrices of linear layers are stored in; auto: bfloat16 if training and "
+        "sampling compute in it, with the same updates as float32",
     )
 
 
@@ -69,8 +70,10 @@ class TrainingSettings(Options):
         True,
         description="keep a moving average of the weights, a fifth of the run behind, evaluated at the end: RUN@ema",
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="format of forward and backward passes; weights are float32"
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="format of forward and backward passes; auto: what the machine computes fast when the run "
+        "begins; weights are float32",
     )
     max_nonfinite_steps: int = Field(
         3, ge=1, description="stop after this number of successive steps with a loss or gradient that is not finite"

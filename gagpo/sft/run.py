@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -17,9 +18,11 @@ from gagpo.agents.setup import make_context
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode
+from gagpo.model.chosen_format import ChosenFormats, formats_for
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, recipe, require_same_recipe
+from gagpo.settings.formats import is_open, with_formats
 from gagpo.settings.resolve import take_derived_values
 from gagpo.sft.adapter import keep_base, stored, with_adapter
 from gagpo.sft.conversation_files import holds_conversations
@@ -60,6 +63,7 @@ def sft(settings: RunSettings, quiet: bool = False, say: Report = lambda _: None
     model, tokenizer, rows = prepare(settings, work, {RECIPE: _text(recipe_values)}, quiet)
     progress = json.loads((work / _PROGRESS).read_text(encoding="utf-8"))
     say(words(progress["derived"]))
+    settings = with_stored_formats(settings, progress, say)
     settings = resolved(take_derived_values(settings, progress["derived"]), parameters_of(model))
     trained = with_adapter(model, sft_of(settings), work, settings.device)
     evaluator = None
@@ -88,6 +92,20 @@ def sft(settings: RunSettings, quiet: bool = False, say: Report = lambda _: None
     if evaluator is not None:
         say(evaluator.verdict())
     return folder
+
+
+def with_stored_formats(settings: RunSettings, progress: Mapping[str, Any], say: Report) -> RunSettings:
+    """The settings with the formats that the machine chose when SFT began, so that another one resumes with the same.
+
+    Work that was begun by a version that chose none goes on in float32, which was the default then.
+    """
+    if not is_open(settings):
+        return settings
+    formats = ChosenFormats(
+        **progress.get("formats", {"training": "float32", "sampling": "float32", "reason": "stored"})
+    )
+    say(f"number format: {formats}")
+    return with_formats(settings, formats.training, formats.sampling)
 
 
 def prepare(
@@ -145,7 +163,8 @@ def _make(settings: RunSettings, work: Path, files: Mapping[str, str], quiet: bo
     keep_base(sft_settings, work)
     limit = int(getattr(model.config, "max_position_embeddings", shape.context))
     save_folder(model, tokenizer, work / "start", files)
-    progress = {"derived": derived, "expected": asdict(target) if target else None}
+    formats = formats_for(settings.device, int(model.get_input_embeddings().embedding_dim))
+    progress = {"derived": derived, "expected": asdict(target) if target else None, "formats": asdict(formats)}
     durable.write_text(work / _PROGRESS, _text(progress))
     store_rows(rows, work / "rows.npz", limit)
 

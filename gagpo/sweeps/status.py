@@ -12,6 +12,7 @@ from gagpo.runs.metrics import Metrics, metric_row
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, SettingsError, resolve
 from gagpo.settings.derived import derived_values
+from gagpo.settings.formats import with_formats_of
 from gagpo.settings.keys import CHANGEABLE
 from gagpo.sweeps.grid import SweepRun
 
@@ -80,7 +81,8 @@ def status_of(run: SweepRun, logs: Path) -> RunStatus:
     if not (run.folder / "config.yaml").exists():
         return status
     folder = RunFolder.open(run.folder)
-    settings = resolve(run.settings, derived_values(run.settings))
+    # A run keeps the number formats that its machine chose when it began.
+    settings = resolve(with_formats_of(run.settings, folder.settings), derived_values(run.settings))
     status.changes = _changes(folder, settings)
     status.refresh()
     if not status.changes and folder.finished:

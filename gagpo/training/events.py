@@ -45,6 +45,16 @@ def fitted(parts: Sequence[str], width: int) -> str:
 
 
 @dataclass(frozen=True)
+class FormatsChosen:
+    """The machine has chosen the run's number formats. formats: which, and why."""
+
+    formats: str
+
+    def __str__(self) -> str:
+        return f"number format: {self.formats}"
+
+
+@dataclass(frozen=True)
 class IterationFinished:
     """An iteration has been collected, trained on and logged.
 
@@ -135,5 +145,5 @@ class EvaluationFinished:
         return line
 
 
-Event = IterationFinished | WarningIssued | EvaluationFinished
+Event = FormatsChosen | IterationFinished | WarningIssued | EvaluationFinished
 Report = Callable[[Event], None]

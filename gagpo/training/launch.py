@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings, SettingsError, load, machine, resolve
 from gagpo.settings.derived import derived_values
+from gagpo.settings.formats import with_formats_of
 from gagpo.settings.naming import with_run_name
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def new_run(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool
     numbered_path = path
     while auto and (numbered_path / "config.yaml").exists():
         folder = RunFolder.open(numbered_path)
-        if folder.settings == settings and not folder.finished:
+        if not folder.finished and folder.settings == resolve(with_formats_of(settings, folder.settings)):
             return folder
         number += 1
         numbered_path = path.with_name(f"{path.name}-{number}")

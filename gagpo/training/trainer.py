@@ -41,6 +41,7 @@ from gagpo.training.counters import Counters
 from gagpo.training.empty_batch import require_turns
 from gagpo.training.evaluation import Evaluator, panels_of
 from gagpo.training.events import Report, WarningIssued
+from gagpo.training.formats import choose_formats
 from gagpo.training.metrics import iteration_metrics
 from gagpo.training.progress import IterationProgress
 from gagpo.training.recorder import Recorder
@@ -65,6 +66,7 @@ class Trainer:
         self, folder: RunFolder, report: Report | None = None, quiet: bool = False, ranks: Ranks | None = None
     ):
         self.ranks = ranks = ranks or Ranks()
+        formats = choose_formats(folder, ranks)
         settings = folder.settings
         if not ranks.alone:
             require_fitting(settings, ranks.world_size)
@@ -106,6 +108,8 @@ class Trainer:
         )
         if ranks.first:
             folder.pin(commit)
+        for event in formats:
+            self.recorder.report(event)
 
         # The state of a resumed run.
         self.counters = Counters()

@@ -14,6 +14,7 @@ import typer
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.distributed.ranks import Ranks
+from gagpo.model.chosen_format import ChosenFormats
 from gagpo.planning import doctor
 from gagpo.planning.doctor import Finding, Machine, device_of, examine, worst_of
 
@@ -82,16 +83,30 @@ def test_a_gpu_is_named_and_its_limits_are_said(machine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     machine.device, machine.ranks = "cuda:0", FakeRanks("B")
     found = doctor.check_device(machine)
-    assert (found.verdict, found.summary) == ("ok", "H100, 80 GB")
-    memory[0], gpu.major = 60e9, 7
+    assert (found.verdict, found.summary) == ("ok", "H100, 80 GB; dtype auto: bfloat16 (assuming a GPU from Ampere on)")
+    memory[0], machine.dtype = 60e9, "bfloat16"
+    old = ChosenFormats("float32", "float32", "Tesla T4 only emulates bfloat16")
+    monkeypatch.setattr(doctor, "formats_for", lambda device: old)
     found = doctor.check_device(machine)
-    assert found.verdict == "warning" and "20.0 GB of cuda:0" in found.advice and "no bfloat16" in found.advice
+    assert found.verdict == "warning" and "20.0 GB of cuda:0" in found.advice
+    assert "Tesla T4 only emulates bfloat16: leave training.dtype and engine.dtype at auto" in found.advice
     machine.ranks = FakeRanks("A")
     assert "another rank has it too" in doctor.check_device(machine).summary
     with pytest.raises(InvalidArgument, match="4 processes and 2 GPUs: say --processes 2"):
         device_of("cuda", Ranks(1, 4, 1, 4))
     with pytest.raises(InvalidArgument, match="name the device cuda, not cuda:1"):
         device_of("cuda:1", Ranks(1, 2, 1, 2))
+
+
+def test_a_cpu_without_bfloat16_is_said_and_only_asking_for_it_is_a_warning(machine, monkeypatch):
+    old = ChosenFormats("float32", "float32", "this CPU has neither AVX512-BF16 nor AMX")
+    monkeypatch.setattr(doctor, "formats_for", lambda device: old)
+    monkeypatch.setattr(doctor, "slowdown", lambda device: 14.2)
+    finding = doctor.check_device(machine)
+    assert finding.verdict == "ok" and finding.values["bfloat16_slowdown"] == 14.2
+    assert "float32 (this CPU has neither AVX512-BF16 nor AMX)" in finding.summary and "14.2 times" in finding.summary
+    machine.dtype = "bfloat16"
+    assert doctor.check_device(machine).verdict == "warning"
 
 
 def test_a_host_with_few_resources_gets_advice(machine, monkeypatch, tmp_path):

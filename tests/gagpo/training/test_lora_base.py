@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from gagpo.model import adapters
+from gagpo.model.flat.attention import forward
+from gagpo.model.flat.packed import PackedRows
 from gagpo.model.loading import load_model, load_tokenizer, save
 from gagpo.runs.run_folder import RunFolder
-from gagpo.settings import SettingsError, load
+from gagpo.settings import load
 from gagpo.training.trainer import Trainer
 from tests.gagpo.distributed.conftest import train_in_two, write_config
 from tests.gagpo.training.test_lora import LORA, adapter_of, inject, run, same
@@ -70,12 +72,24 @@ def test_the_memory_of_a_base_is_what_it_says(warm_model):
     assert sizes["float32"] - sizes["bfloat16"] == 2 * linear
 
 
-def test_a_base_in_bfloat16_requires_the_same_of_training_and_sampling(corridor):
-    lora = {**LORA, "base_dtype": "bfloat16"}
-    with pytest.raises(SettingsError, match=r"lora\.base_dtype=bfloat16 requires training\.dtype=bfloat16"):
-        load(corridor(lora=lora))
-    with pytest.raises(SettingsError, match=r"requires engine\.dtype=bfloat16"):
-        load(corridor(lora=lora, training=HALF["training"]))
+def test_a_base_in_bfloat16_is_trained_in_float32_to_the_bits_of_its_numbers(corridor, tmp_path, published):
+    adapter_weights = {}
+    for base in ("float32", "bfloat16"):
+        formats = {"training": {"dtype": "float32", "iterations": 2}, "engine": {"dtype": "float32"}}
+        config = corridor(lora={**LORA, "base_dtype": base}, evaluation={"before": False, "tasks": 1}, **formats)
+        adapter_weights[base] = adapter_of(run(config, tmp_path / base, f"model={published}").path)
+    assert same(adapter_weights["bfloat16"], adapter_weights["float32"])
+
+
+def test_a_matrix_in_bfloat16_is_not_kept_converted_for_the_backward_pass(warm_model):
+    model = load_model(warm_model)
+    inject(model)
+    adapters.halve_base(model)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        forward(model, torch.arange(8), PackedRows([8]), torch.arange(8)).sum().backward()
+    sizes = {layer.base_layer.weight.shape for layer in adapters.adapted_layers(model).values()}
+    assert {tensor.dtype for tensor in kept if tensor.shape in sizes and not tensor.requires_grad} == {torch.bfloat16}
 
 
 @pytest.mark.slow
