@@ -6,6 +6,8 @@ import textwrap
 import urllib.request
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# As in a shell with the environment activated: messages then say `gagpo`, and not the path of the program.
+os.environ["PATH"] = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ.get('PATH', '')}"
 
 import pytest
 import torch

@@ -19,6 +19,7 @@ from gagpo.base.errors import Terminated
 from gagpo.base.terminal import cleaned, fill_streams
 from gagpo.cli import compare, environments, evaluate, examples, listing, models, planning, play, prompts, train, view
 from gagpo.cli.command import Command, Program
+from gagpo.cli.invocation import typed
 
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 REPORT = "\ngagpo: this is a bug in gagpo. CONTRIBUTING.md says where to report it; send the lines above."
@@ -109,7 +110,7 @@ def _complain(error: Exception) -> int:
     if isinstance(error, GagpoError) and error.reported:  # by another process of the same run
         return int(getattr(error, "status", 2))
     if isinstance(error, GagpoError | OSError) and not os.environ.get("GAGPO_DEBUG"):
-        print(f"gagpo: {' '.join(str(error).split())}{_advice(error)}", file=sys.stderr)
+        print(typed(f"gagpo: {' '.join(str(error).split())}{_advice(error)}"), file=sys.stderr)
         return 2
     traceback.print_exception(error)
     if not isinstance(error, GagpoError | OSError):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gagpo.cli.invocation import typed
+
 if TYPE_CHECKING:
     from gagpo.base.tables import Table
 
@@ -44,8 +46,8 @@ def values(pairs: list[str] | None) -> dict[str, object]:
 
 
 def say(*lines: str) -> None:
-    """Print for people."""
-    print("\n".join(lines), flush=True)
+    """Print for people, with commands as they can be typed in this shell."""
+    print(typed("\n".join(lines)), flush=True)
 
 
 def first_comment(path: Path) -> str:

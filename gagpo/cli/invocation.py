@@ -1,0 +1,40 @@
+"""How a person calls this program in the shell that called it.
+
+Messages name the next command: "next: gagpo view runs/x". ``make train`` installs into ``.venv``, which no shell has
+activated, so there the same command is ``.venv/bin/gagpo view runs/x``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from gagpo.cli.examples import EXAMPLES
+
+_COMMAND = re.compile(rf"(?<![\w./-])gagpo(?= (?:{'|'.join(EXAMPLES)})\b)")
+
+
+def typed(text: str) -> str:
+    """The text with every ``gagpo COMMAND`` as it can be typed here."""
+    name = program()
+    return text if name == "gagpo" else _COMMAND.sub(lambda _: name, text)
+
+
+@functools.cache
+def program() -> str:
+    """``gagpo`` if the shell finds this installation by that name, else the path of its program."""
+    installed = Path(sys.executable).with_name("gagpo")
+    if not installed.is_file():
+        return "gagpo"
+    on_path = shutil.which("gagpo")
+    if on_path is not None and Path(on_path).samefile(installed):
+        return "gagpo"
+    working_directory = Path.cwd()
+    if installed.is_relative_to(working_directory):
+        return shlex.quote(os.fspath(installed.relative_to(working_directory)))
+    return shlex.quote(os.fspath(installed))
