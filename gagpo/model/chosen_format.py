@@ -12,7 +12,7 @@ import torch
 
 TRAINING_WIDTH = 128
 SAMPLING_WIDTH = 512
-"""Hidden sizes from which bfloat16 pays on a CPU that multiplies it natively; ``python -m benchmarks.number_format``.
+"""Hidden sizes from which bfloat16 pays on a CPU that multiplies it natively; ``python -m benchmarks.machine --formats``.
 
 Training: narrower models spend their time between products, while bfloat16 costs an iteration one more scoring pass,
 because the sampler's log-probabilities are no longer the trainer's (``algorithm.correction: recompute``). Sampling: a
