@@ -140,7 +140,7 @@ def budgets(times: Path | None = None) -> list[Budget]:
         Budget("functions over the limits", len(large_functions(python_files(PRODUCT))), 0),
         Budget("names that are pronouns", len(places(python_files(PRODUCT), "pronouns")), 0),
         Budget("README, words", words([ROOT / "README.md"]), 1_000),
-        Budget("docs without settings, words", words(pages), 26_000),
+        Budget("docs without settings, words", words(pages), 28_000),
         Budget("longest page, words", max(words([page]) for page in pages), 2_000),
         Budget("lab, words", words((ROOT / "lab").rglob("*.md")), None),
         Budget("run keys", len(run_keys(RunSettings)), 115),

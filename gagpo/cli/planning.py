@@ -43,13 +43,11 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Estimate the memory, tokens, traffic, hours and disk space of a run without loading a model."""
-    from gagpo.settings.formats import formats_line, is_open
-    from gagpo.settings.machine import require_environments, with_machine_formats
+    from gagpo.settings.machine import require_environments
 
     settings, cluster_size = _plan_settings(config, overrides or [], nodes, gpus)
     require_environments(settings)
     # torch is slow to import, so settings are checked first
-    from gagpo.model.chosen_format import formats_for
     from gagpo.planning.agreement import require_room_for_prompts, require_trainable
     from gagpo.planning.fitting import judge, memory_here
     from gagpo.planning.plan import cluster_plan, guess_of, measured_guess, shape_of
@@ -61,9 +59,7 @@ def plan(
     rates = rates_of(gpu)
     require_trainable(settings)
     shape = shape_of(settings)
-    formats = formats_for(settings.device, shape.width)
-    chosen_here = is_open(settings)
-    settings = with_machine_formats(settings, shape.width)
+    settings, formats = _with_formats(settings, shape.width)
     require_room_for_prompts(settings, shape)
     guess = guess_of(settings) if run is None else measured_guess(RunFolder.open(run).metrics())
     cluster = Cluster(*cluster_size)
@@ -75,7 +71,7 @@ def plan(
     verdicts = [judge(settings, guess, memory, shape) for memory in memories]
     cluster_result = cluster_plan(settings, memory_plan, cluster, rates) if settings.device != "cpu" else None
     print_table(_table(settings.model, memory_plan))
-    say(f"number format: {formats if chosen_here else formats_line(settings)}")
+    say(formats)
     for line in _lines(memory_plan, settings.training.iterations, cluster.gpus):
         say(line)
     if cluster_result is not None:
@@ -91,6 +87,17 @@ def plan(
         print_json(record | (cluster_result.record() if cluster_result else {}))
     if verdicts and not any(verdict.fits for verdict in verdicts):
         raise typer.Exit(1)
+
+
+def _with_formats(settings: RunSettings, width: int) -> tuple[RunSettings, str]:
+    """The settings in the formats of the machine, and a line that names them. width: the model's hidden size."""
+    from gagpo.model.chosen_format import formats_for
+    from gagpo.settings.formats import formats_line, is_open
+    from gagpo.settings.machine import with_machine_formats
+
+    if not is_open(settings):
+        return settings, f"number format: {formats_line(settings)}"
+    return with_machine_formats(settings, width), f"number format: {formats_for(settings.device, width)}"
 
 
 def _plan_settings(

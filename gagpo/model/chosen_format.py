@@ -12,7 +12,9 @@ import torch
 
 TRAINING_WIDTH = 128
 SAMPLING_WIDTH = 512
-"""Hidden sizes from which bfloat16 pays on a CPU that multiplies it natively; ``python -m benchmarks.machine --formats``.
+"""Hidden sizes from which bfloat16 pays on a CPU that multiplies it natively.
+
+``python -m benchmarks.machine --formats`` measures what each pair of formats costs.
 
 Training: narrower models spend their time between products, while bfloat16 costs an iteration one more scoring pass,
 because the sampler's log-probabilities are no longer the trainer's (``algorithm.correction: recompute``). Sampling: a
@@ -97,10 +99,10 @@ def _of_cpu() -> tuple[bool, str] | None:
         return (True, "this CPU has BF16 instructions") if supported() else (False, "this CPU has no BF16 instructions")
     # oneDNN's own test is of no use on x86: it is also true for CPUs on which oneDNN emulates the format.
     flags = [getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")]
-    known = [flag for flag in flags if flag is not None]
-    if not known:
+    callable_flags = [flag for flag in flags if flag is not None]
+    if not callable_flags:
         return None
-    if not any(flag() for flag in known):
+    if not any(flag() for flag in callable_flags):
         return False, "this CPU has neither AVX512-BF16 nor AMX"
     if limit := _limit_of_libraries():
         return False, f"{limit} turns off AVX512-BF16 and AMX"

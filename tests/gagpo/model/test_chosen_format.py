@@ -1,12 +1,19 @@
 """Which number format a machine computes fast, from the flags of CPUs and GPUs that are not here."""
 
 import platform
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from gagpo.model import chosen_format
 from gagpo.model.chosen_format import formats_for, native_bfloat16, slowdown
+from gagpo.settings import load, shipped_configs
+from gagpo.settings.formats import formats_of
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -95,3 +102,25 @@ def test_narrow_models_gain_nothing_on_a_cpu(machine, width, training, sampling)
     machine(avx512=True)
     formats = formats_for("cpu", width)
     assert (formats.training, formats.sampling) == (training, sampling)
+
+
+@pytest.mark.parametrize("name", sorted(shipped_configs()))
+def test_no_shipped_config_computes_in_a_format_that_is_slow_here(name):
+    settings = load(name)
+    named = {key: value for key, value in formats_of(settings).items() if value != "auto"}
+    assert named == {}, "the machine chooses, unless the format is the subject of the config"
+    if settings.device == "cpu" and formats_for("cpu").training == "bfloat16":
+        assert slowdown("cpu") < 1
+
+
+def test_the_older_cpu_that_is_simulated_computes_in_float32():
+    program = "from gagpo.model.chosen_format import formats_for; print(formats_for('cpu'))"
+    done = subprocess.run(
+        ["sh", ".ci/avx2", sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("float32 (")
