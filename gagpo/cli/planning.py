@@ -71,9 +71,7 @@ def plan(
     verdicts = [judge(settings, guess, memory, shape) for memory in memories]
     cluster_result = cluster_plan(settings, memory_plan, cluster, rates) if settings.device != "cpu" else None
     print_table(_table(settings.model, memory_plan))
-    say(formats)
-    for line in _lines(memory_plan, settings.training.iterations, cluster.gpus):
-        say(line)
+    say(formats, *_lines(memory_plan, settings.training.iterations, cluster.gpus))
     if cluster_result is not None:
         print_table(_traffic_table(cluster_result))
         for line in _time_lines(cluster_result):
