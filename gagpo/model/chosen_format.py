@@ -22,6 +22,9 @@ decoding step of a model of a few million parameters waits for Python and not fo
 gets the same success rate on every CPU.
 """
 
+X86_FLAGS = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
+"""Instructions that multiply bfloat16, and torch's function that looks for them; later versions may lack one."""
+
 WITH_BFLOAT16 = ("AVX512_CORE_BF16", "AVX10_1_512", "AVX10_2", "AMX", "ALL", "DEFAULT")
 """Beginnings of values of ``ONEDNN_MAX_CPU_ISA`` under which oneDNN may use native bfloat16 instructions."""
 
@@ -98,15 +101,15 @@ def _of_cpu() -> tuple[bool, str] | None:
             return None
         return (True, "this CPU has BF16 instructions") if supported() else (False, "this CPU has no BF16 instructions")
     # oneDNN's own test is of no use on x86: it is also true for CPUs on which oneDNN emulates the format.
-    flags = [getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")]
-    callable_flags = [flag for flag in flags if flag is not None]
-    if not callable_flags:
+    flags = {name: getattr(torch.cpu, flag, None) for name, flag in X86_FLAGS.items()}
+    if all(flag is None for flag in flags.values()):
         return None
-    if not any(flag() for flag in callable_flags):
+    present = [name for name, flag in flags.items() if flag is not None and flag()]
+    if not present:
         return False, "this CPU has neither AVX512-BF16 nor AMX"
     if limit := _limit_of_libraries():
-        return False, f"{limit} turns off AVX512-BF16 and AMX"
-    return True, "this CPU has AVX512-BF16 or AMX"
+        return False, f"{limit} turns off {' and '.join(present)}"
+    return True, f"this CPU has {' and '.join(present)}"
 
 
 def _limit_of_libraries() -> str:

@@ -48,7 +48,7 @@ def machine(monkeypatch):
         ({"avx512": None, "amx": True}, True, "AMX"),
         ({"avx512": True, "ONEDNN_MAX_CPU_ISA": "AVX2"}, False, "ONEDNN_MAX_CPU_ISA=AVX2"),
         ({"avx512": True, "DNNL_MAX_CPU_ISA": "avx512_core"}, False, "avx512_core"),
-        ({"amx": True, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, True, "AVX512-BF16"),
+        ({"amx": True, "avx512": True, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, True, "AVX512-BF16 and AMX"),
         ({"amx": True, "ATEN_CPU_CAPABILITY": "avx2"}, False, "ATEN_CPU_CAPABILITY=avx2"),
         ({"architecture": "aarch64", "arm": True}, True, "BF16 instructions"),
         ({"architecture": "aarch64", "avx512": True}, False, "no BF16 instructions"),
