@@ -3,7 +3,9 @@
     python -m benchmarks.alfworld.speed --json results.json
 
 Every engine plays in a process of its own, the engines in turn, so that a busy machine slows them alike. Steps are
-random admissible commands; admissible commands and state keys are made at every step.
+random admissible commands; admissible commands and state keys are made at every step. Rates are per CPU second, which
+another busy process changes little, and come with the lowest and the highest round. The ratio of two engines is the
+median over the rounds of one run.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import os
 import platform
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -61,9 +64,18 @@ def bench(
                     results[name].append(pool.apply_async(measure, job).get(timeout=1800))
     report: dict[str, Any] = {"machine": machine(), "games": len(files), "turns": turns, "rounds": rounds}
     for name, rows in results.items():
-        report[name] = {key: sorted(row[key] for row in rows)[len(rows) // 2] for key in rows[0]}
-    if "native" in report and "textworld" in report:
-        report["native_over_textworld"] = round(report["native"]["steps_per_s"] / report["textworld"]["steps_per_s"])
+        report[name] = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+        rates = [row["steps_per_s"] for row in rows]
+        report[name]["steps_per_s_lowest"], report[name]["steps_per_s_highest"] = min(rates), max(rates)
+    for other in engines:
+        if other != "native" and "native" in results:
+            pairs = zip(results["native"], results[other], strict=True)
+            ratios = [ours["steps_per_s"] / theirs["steps_per_s"] for ours, theirs in pairs]
+            report[f"native_over_{other}"] = {
+                "median": round(statistics.median(ratios)),
+                "lowest": round(min(ratios)),
+                "highest": round(max(ratios)),
+            }
     return report
 
 
@@ -72,25 +84,25 @@ def measure(
 ) -> dict[str, float]:
     """Rates of one engine in this process."""
     base = resident_mb()
-    started = time.perf_counter()
+    started = time.process_time()
     engine = _engine(name)
     engine.reset(Path(files[0]))
-    cold = time.perf_counter() - started
+    cold = time.process_time() - started
     loads = []
     native = name == "native"
     for game in files[1:] if native else files[1:3]:
-        at = time.perf_counter()
+        at = time.process_time()
         engine.reset(Path(game))
-        loads.append(time.perf_counter() - at)
+        loads.append(time.process_time() - at)
     played = files if native else files[:2]
     turns = turns if native else max(2, reference_steps // len(played))
     first = _steps(engine, played, 1, turns, seed)
     later = _steps(engine, played, episodes, turns, seed + 1) if native else first
     resets = 2000 if native else 4
-    at = time.perf_counter()
+    at = time.process_time()
     for _ in range(resets):
         engine.reset(Path(played[-1]))
-    reset = (time.perf_counter() - at) / resets
+    reset = (time.process_time() - at) / resets
     result = {
         "steps_per_s": round(later, 1),
         "first_episode_steps_per_s": round(first, 1),
@@ -104,9 +116,9 @@ def measure(
 
 
 def _steps(engine: NativeEngine | TextWorldEngine, files: list[str], episodes: int, turns: int, seed: int) -> float:
-    """Steps per second; choosing a command is not counted, resets are not either."""
+    """Steps per CPU second; choosing a command is not counted, resets are not either."""
     spent, count = 0.0, 0
-    clock = time.perf_counter
+    clock = time.process_time
     for number in range(episodes):
         for game in files:
             # The same commands for every engine, as long as they admit the same.

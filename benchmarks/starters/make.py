@@ -76,6 +76,7 @@ def trained(recipe: Recipe, work: Path, quiet: bool = False, keep: bool = True) 
     if not (work / "rows.npz").exists():
         start(recipe, work, quiet)
     model, tokenizer, rows = prepare(settings, work, {}, quiet)
+    settings = with_machine_formats(settings, int(model.get_input_embeddings().embedding_dim))  # type: ignore[operator]
     trained_model = with_adapter(model, sft_of(settings), work, settings.device)
     rate = recipe.rate if recipe.extras.decay is not None else None
     losses = fit(trained_model.model, rows, settings, quiet, work if keep else None, rate=rate)

@@ -205,7 +205,8 @@ def width_of(name: str, revision: str | None = None) -> int | None:
 
     name = folder_of(base_of(name))
     if adapters.is_adapter(Path(name)):
-        name, revision = adapters.base_of(Path(name))
+        base, revision = adapters.base_of(Path(name))
+        name = folder_of(base)
     try:
         # The plain dictionary: building the config would run the code of a model that brings its own.
         values, _ = PretrainedConfig.get_config_dict(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gagpo.agents.engines.remote.weight_folder import weight_files
+from gagpo.model.chosen_format import native_bfloat16
 from gagpo.model.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
 from gagpo.model.logprobs import chunk_tokens
 from gagpo.model.shape import Shape
@@ -216,8 +217,8 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
     scores = tokens * shape.heads * min(row, tokens)
     if shape.materialized and scores <= KEPT_SCORES:
         layer += KEPT_SCORE * scores
-    if settings.device == "cpu" and half and scores <= SMALL_SCORES:
-        layer += 2 * scores  # a CPU keeps few attention scores in half precision
+    if settings.device == "cpu" and half and scores <= SMALL_SCORES and native_bfloat16("cpu")[0]:
+        layer += 2 * scores  # where the CPU multiplies bfloat16, few attention scores are materialized and kept
     whole = settings.lora is None or settings.lora.base_dtype == "float32"
     copies = 0
     if half and not sharded:  # autocast keeps a bfloat16 copy of each float32 weight for a pass

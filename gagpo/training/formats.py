@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import asdict
+
 from gagpo.distributed.ranks import Ranks
-from gagpo.model.chosen_format import formats_for, native_bfloat16, slowdown
+from gagpo.model.chosen_format import ChosenFormats, formats_for, native_bfloat16, slowdown
 from gagpo.model.loading import width_of
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings
@@ -19,7 +22,8 @@ def choose_formats(folder: RunFolder, ranks: Ranks) -> list[Event]:
     settings = folder.settings
     events: list[Event] = []
     if is_open(settings):
-        chosen = ranks.of_first(lambda: formats_for(settings.device, width_of(settings.model, settings.revision)))
+        width = functools.partial(width_of, settings.model, settings.revision)
+        chosen = ChosenFormats(**ranks.of_first(lambda: asdict(formats_for(settings.device, width()))))
         folder.choose_formats(chosen.training, chosen.sampling)
         events.append(FormatsChosen(str(chosen)))
     if folder.is_new and (warning := slow_format(settings)):

@@ -66,7 +66,7 @@ class Trainer:
         self, folder: RunFolder, report: Report | None = None, quiet: bool = False, ranks: Ranks | None = None
     ):
         self.ranks = ranks = ranks or Ranks()
-        formats = choose_formats(folder, ranks)
+        self._formats = choose_formats(folder, ranks)
         settings = folder.settings
         if not ranks.alone:
             require_fitting(settings, ranks.world_size)
@@ -108,8 +108,6 @@ class Trainer:
         )
         if ranks.first:
             folder.pin(commit)
-        for event in formats:
-            self.recorder.report(event)
 
         # The state of a resumed run.
         self.counters = Counters()
@@ -151,6 +149,8 @@ class Trainer:
             self.recorder.recording(self.iteration),
         ):
             try:
+                for event in self._formats:
+                    self.recorder.report(event)
                 self._train(pool)
             except (KeyboardInterrupt, SystemExit):
                 if self.iteration > self._saved_at and self._consistent_state is not None:

@@ -9,7 +9,8 @@ from transformers import Qwen2Config
 from gagpo.collecting.distributed_rollout import require_fitting
 from gagpo.planning.fitting import judge
 from gagpo.planning.plan import Guess
-from gagpo.settings import load, parse
+from gagpo.settings import load, parse, resolve
+from gagpo.settings.machine import with_machine_formats
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 RECIPES = {"alfworld-24gb": 24, "alfworld-80gb": 80, "alfworld-8x80gb": 80}
@@ -78,4 +79,5 @@ def test_every_value_of_a_published_setting_names_its_source(name):
 
 
 def test_the_recipe_for_24_gb_samples_with_vllm_by_one_override():
-    assert load("alfworld-24gb", ["engine=vllm"]).engine.dtype == "bfloat16"
+    settings = with_machine_formats(resolve(load("alfworld-24gb", ["engine=vllm"])))
+    assert settings.engine.dtype == settings.lora.base_dtype == "bfloat16"

@@ -9,7 +9,7 @@ from gagpo.runs import run_folder
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training import events
-from gagpo.training.events import EvaluationFinished, IterationFinished, WarningIssued
+from gagpo.training.events import EvaluationFinished, FormatsChosen, IterationFinished, WarningIssued
 from gagpo.training.trainer import Trainer, train
 
 
@@ -94,7 +94,7 @@ def test_what_happens_is_told_in_order_by_kind(corridor, tmp_path):
     assert labels == ["before-test", "iteration-0001-test", "after-test", "average-test"]
     kinds = [type(one) for one in told]
     once = [EvaluationFinished, IterationFinished]
-    assert kinds == [*once, *once, EvaluationFinished, EvaluationFinished]
+    assert kinds == [FormatsChosen, *once, *once, EvaluationFinished, EvaluationFinished]
     assert all(str(one) and "\n" not in str(one) for one in heard)
 
 
