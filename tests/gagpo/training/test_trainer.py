@@ -23,6 +23,7 @@ from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.register import REGISTER
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
+from gagpo.training.events import EvaluationFinished
 from gagpo.training.launch import new_run
 from gagpo.training.trainer import Trainer, train
 
@@ -208,7 +209,7 @@ def test_a_second_start_of_a_name_changes_nothing_of_the_first(corridor, tmp_pat
         refusals.append(str(refusal.value))
 
     def let_it_go_on(event):
-        if not compared:  # in the midst of the first run
+        if not compared and isinstance(event, EvaluationFinished):  # in the midst of the first run
             compared.append(bytes_of(tmp_path))
             go_on.set()
             other.join()
