@@ -67,7 +67,20 @@ def verify(folder: Path) -> None:
         raise ManifestError(f"{path} cannot be read ({error.strerror}): the folder cannot be checked") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ManifestError(f"{path} is damaged: it is not a list of files with their SHA-256") from None
+    require_no_links(folder)
     compare(folder, entries)
+
+
+def require_no_links(folder: Path) -> None:
+    """Raise :class:`ManifestError` unless everything below ``folder`` is a file or a folder.
+
+    A folder from somebody else may link to private files of this machine, which a copy or an upload would then contain.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            raise ManifestError(f"{path} is a link, which could lead out of {folder.name}: put the file itself there")
+        if not path.is_file() and not path.is_dir():
+            raise ManifestError(f"{path} is not a regular file: remove it")
 
 
 def compare(folder: Path, entries: Mapping[str, str]) -> None:

@@ -301,5 +301,7 @@ def _pushed(folder: Path, repository: Repository, out: Path | None) -> str:
     except hub.PushError as error:
         again = "" if out is None else f"; to try again: gagpo export {quote(str(out))} --push {repository.name}"
         raise hub.PushError(f"{error}{again}") from None
+    if ignored := hub.model_files(folder)[1]:
+        say(f"not uploaded, as no file of a model: {', '.join(ignored)}")
     say(f"uploaded: {address}")
     return address

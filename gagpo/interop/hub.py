@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from gagpo.base import manifest
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.hub import reachable
 from gagpo.training.model_card import CARD
 
 HIDDEN = "(token)"
 LONGEST_REASON = 200  # characters of the hub's message
+MODEL_FILE = re.compile(
+    r"(README|LICENSE|NOTICE)(\.md|\.txt)?|(generation_|adapter_|tokenizer_)?config\.json"
+    r"|(adapter_)?model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json"
+    r"|(tokenizer|special_tokens_map|added_tokens|vocab)\.json|(merges|vocab)\.txt"
+    r"|(tokenizer|spiece|sentencepiece\.bpe)\.model|(additional_chat_templates/)?\w+\.jinja|\w+\.py"
+)
+"""What an export writes, and licences. A folder from somebody else may contain other files, private ones too."""
 
 
 class PushError(GagpoError, RuntimeError):
@@ -69,6 +78,21 @@ def open_repository(name: str, private: bool = False) -> Repository:
     return repository
 
 
+def model_files(folder: Path) -> tuple[list[str], list[str]]:
+    """The files below ``folder`` that :func:`push` uploads, and the others; hidden ones are in neither.
+
+    Raises: PushError if the folder contains a link.
+    """
+    try:
+        manifest.require_no_links(folder)
+    except manifest.ManifestError as error:
+        raise PushError(f"cannot push: {error}") from None
+    paths = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = [str(path) for path in paths if not any(part.startswith(".") for part in path.parts)]
+    uploaded = [name for name in names if MODEL_FILE.fullmatch(name)]
+    return uploaded, [name for name in names if name not in uploaded]
+
+
 def push(folder: Path, repository: Repository) -> str:
     """Upload the files of an exported model as one commit; returns the address of the repository.
 
@@ -76,12 +100,13 @@ def push(folder: Path, repository: Repository) -> str:
     """
     from huggingface_hub import HfApi
 
+    uploaded, _ = model_files(folder)
     with _failures(repository):
         HfApi(endpoint=repository.endpoint, token=repository.token).upload_folder(
             repo_id=repository.name,
             folder_path=folder,
             commit_message=f"Upload {folder.name} with gagpo",
-            ignore_patterns=[".*", "**/.*"],
+            allow_patterns=uploaded,
         )
     return f"{repository.endpoint}/{repository.name}"
 

@@ -65,6 +65,8 @@ class Checkpoint:
     def verify(self) -> None:
         """Compare every file with the manifest; CheckpointError names the first that is missing or damaged."""
         try:
+            if self.path.is_symlink():
+                raise manifest.ManifestError(f"{self.path} is a link: put the checkpoint itself there")
             manifest.verify(self.path)
         except manifest.ManifestError as error:
             raise CheckpointError(f"{error}; delete {self.path} to use an earlier checkpoint") from None

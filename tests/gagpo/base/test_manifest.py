@@ -56,3 +56,25 @@ def test_a_manifest_that_is_a_pipe_is_refused_in_one_line(folder):
     assert manifest.has_one(folder)
     with pytest.raises(manifest.ManifestError, match="cannot be read"):
         manifest.verify(folder)
+
+
+@pytest.mark.parametrize("target", ["folder", "file", "missing", "same"])
+@pytest.mark.parametrize("where", ["notes", "weights/notes", "weights/b.bin"])
+def test_a_link_below_a_folder_is_refused_wherever_it_leads(folder, tmp_path_factory, target, where):
+    """One to a folder was not listed, and one to a file with the listed content was followed."""
+    private = tmp_path_factory.mktemp("private")
+    (private / "file").write_text("key")
+    (private / "same").write_bytes((folder / "weights/b.bin").read_bytes())
+    link = folder / where
+    link.unlink(missing_ok=True)
+    link.symlink_to(private if target == "folder" else private / target)
+    if link.is_file():  # also where somebody else's manifest lists the file behind the link
+        manifest.write(folder)
+    with pytest.raises(manifest.ManifestError, match=f"^{re.escape(str(link))} is a link"):
+        manifest.verify(folder)
+
+
+def test_a_pipe_below_a_folder_is_refused(folder):
+    os.mkfifo(folder / "weights/pipe")
+    with pytest.raises(manifest.ManifestError, match="pipe is not a regular file"):
+        manifest.verify(folder)

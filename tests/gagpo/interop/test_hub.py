@@ -39,6 +39,29 @@ def test_a_folder_is_uploaded_in_one_commit(server, model):
     assert hub.is_exported(model)
 
 
+def test_only_files_of_a_model_are_uploaded(server, model):
+    expected = {"README.md", "config.json", "tokenizer.json", "model-00001-of-00002.safetensors", "LICENSE"}
+    for name in (*expected, "id_rsa", "notes.txt", ".env", "modeling.py.key", "adapter/config.json.bak"):
+        (model / name).parent.mkdir(exist_ok=True)
+        (model / name).write_text("{}")
+    hub.push(model, hub.open_repository("me/model"))
+    assert set(server.files) == expected
+    assert hub.model_files(model)[1] == ["adapter/config.json.bak", "id_rsa", "modeling.py.key", "notes.txt"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "extra", ".hidden"])
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_link_in_a_folder_stops_the_upload(server, model, tmp_path, name, is_folder):
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "id_rsa").write_text("key")
+    (model / name).unlink(missing_ok=True)
+    (model / name).symlink_to(private if is_folder else private / "id_rsa")
+    with pytest.raises(PushError, match=rf"cannot push: .*{name} is a link"):
+        hub.push(model, hub.open_repository("me/model"))
+    assert server.files == {}
+
+
 @pytest.mark.parametrize("name", ["model", "a/b/c", "me/mo del", "../x/y", "", "me/" + "x" * 200])
 def test_a_wrong_name_is_refused_before_any_request(server, name):
     with pytest.raises(InvalidArgument, match=r"--push must be OWNER/NAME"):

@@ -140,6 +140,23 @@ def test_what_is_there_or_not_there_is_refused(made, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
 
 
+@pytest.mark.parametrize("where", ["model/extra", "extra", ""])
+def test_a_link_in_a_checkpoint_is_not_followed(made, tmp_path, where):
+    run, private = tmp_path / "run", tmp_path / "private"
+    shutil.copytree(made, run)
+    private.mkdir()
+    (private / "id_rsa").write_text("key")
+    path = run / "checkpoints" / "iteration-000002"
+    if not where:
+        path.rename(private / "checkpoint")
+        private = private / "checkpoint"
+    (path / where).symlink_to(private)
+    for adapter in (True, False):
+        with pytest.raises(CheckpointError, match="is a link"):
+            export(str(run), tmp_path / "out", adapter=adapter)
+    assert not (tmp_path / "out").exists()
+
+
 # For the hub ----------------------------------------------------------------------------------------------------------
 
 
