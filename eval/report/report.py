@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,12 +32,14 @@ from gagpo.eval.summary import (
     whole_tables,
     with_interval,
 )
-from gagpo.runs.reading import BadResult
+from gagpo.runs.reading import BadResult, read_text
 from gagpo.runs.register import find
 from gagpo.runs.run_folder import RunFolder
 
 STAGES = ("before", "after", "average")
 """The columns of a table: before training, after it, and averaged weights."""
+MARK = 'name="gagpo-report"'
+"""The header of a page that says what it shows."""
 
 
 def write_report(run_folder: str | Path, pass_at: Sequence[int] | None = None) -> Path:
@@ -58,6 +61,7 @@ def write_report(run_folder: str | Path, pass_at: Sequence[int] | None = None) -
     page = render(
         "report.html",
         name=run.name,
+        content=_content(run),
         headline=next((result["headline"] for result in results if result["headline"]), None),
         results=results,
         whole=_whole(run, evaluations),
@@ -77,6 +81,27 @@ def write_report(run_folder: str | Path, pass_at: Sequence[int] | None = None) -
     target = folder / "report.html"
     durable.write_text(target, page)
     return target
+
+
+def has_report(run_folder: str | Path) -> bool:
+    """Whether a run folder contains a report of all its iterations and evaluations.
+
+    A report may be older than the run: ``gagpo report`` also writes one while a run trains. Those of earlier versions
+    do not say what they show, and count as complete.
+    """
+    folder = Path(run_folder)
+    try:
+        page = read_text(folder / "report.html")
+        return MARK not in page or f'{MARK} content="{_content(load_run(folder))}"' in page
+    except BadResult:
+        return False
+
+
+def _content(run: Run) -> str:
+    """What a report of the run shows, in a header of the page that nobody sees; no text of the run."""
+    labels = [evaluation.label for evaluation in run.evaluations if evaluation.stage]
+    digest = hashlib.sha256("\n".join(labels).encode()).hexdigest()
+    return f"{len(run.metrics)} iterations, {len(labels)} evaluations {digest[:8]}"
 
 
 def before_and_after(run: Run, split: str) -> list[Evaluation]:

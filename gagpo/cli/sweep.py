@@ -150,7 +150,7 @@ def _conclude(sweep: Sweep, statuses: Sequence[RunStatus], stopped_by: int) -> d
     """Print failures, and the report of what is finished; returns the report as JSON-ready values."""
     from gagpo.base.errors import GagpoError
     from gagpo.base.tables import text_width
-    from gagpo.sweeps.report import make_report, write_report
+    from gagpo.sweeps.report import make_report, write_missing_reports, write_report
 
     for status in statuses:
         if status.state == "failed":
@@ -158,6 +158,7 @@ def _conclude(sweep: Sweep, statuses: Sequence[RunStatus], stopped_by: int) -> d
     if stopped_by:
         return {}
     try:
+        write_missing_reports(statuses)
         report = make_report(statuses)
     except GagpoError as error:  # such as another task set in every run: each has its own report
         say(f"the runs have no common report: {error}")

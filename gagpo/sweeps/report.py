@@ -10,6 +10,7 @@ from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.eval.compare import Comparison, compare_results
 from gagpo.eval.curves import plot_curves
+from gagpo.eval.report import report as run_report
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import Run, load_run
 from gagpo.eval.study import RunRow, Study, row_of
@@ -62,6 +63,13 @@ def make_report(statuses: Sequence[RunStatus]) -> SweepReport | None:
     results = {sweep_run.label: result for sweep_run, run in loaded if (result := _result(run))}
     single = len(results) == len(labels) == len(set(labels)) > 1
     return SweepReport(Study.of(rows), compare_results(results) if single else None)
+
+
+def write_missing_reports(statuses: Sequence[RunStatus]) -> None:
+    """Write the reports of finished runs whose process was killed before it had drawn its own."""
+    for status in statuses:
+        if status.state == "finished" and not run_report.has_report(status.run.folder):
+            run_report.write_report(status.run.folder)
 
 
 def write_report(sweep: Sweep, statuses: Sequence[RunStatus], report: SweepReport) -> list[Path]:

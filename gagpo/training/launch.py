@@ -70,7 +70,7 @@ def open_run(
         settings = resolved_settings(config or "", overrides)
 
     def make_folder() -> RunFolder:
-        return resume_run(resume, overrides) if resume else new_run(config or "", overrides, runs, auto)
+        return resume_run(resume, overrides) if resume else new_run(config or "", overrides, runs, auto, reported=True)
 
     machine.require_machine(settings)
     if launch.starts_ranks(settings.processes):
@@ -118,11 +118,16 @@ def resolved_settings(config: str | Path, overrides: Sequence[str]) -> RunSettin
     return resolve(settings, derived_values(settings))
 
 
-def new_run(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool = False) -> RunFolder:
+def new_run(
+    config: str | Path, overrides: Sequence[str], runs: Path, auto: bool = False, reported: bool = False
+) -> RunFolder:
     """A new run, not yet on disk.
 
     auto: resume an unfinished run with this name and these settings; if it is finished, add a number to the name.
+    reported: with ``auto``, a finished run without its report is resumed too; it trains nothing again.
     """
+    from gagpo.eval.report.report import has_report
+
     settings = resolved_settings(config, overrides)
     require_model(settings)
     path = runs / settings.name
@@ -130,8 +135,9 @@ def new_run(config: str | Path, overrides: Sequence[str], runs: Path, auto: bool
     numbered_path = path
     while auto and (numbered_path / "config.yaml").exists():
         folder = RunFolder.open(numbered_path)
-        if not folder.finished and folder.settings == resolve(with_formats_of(settings, folder.settings)):
-            return folder
+        if folder.settings == resolve(with_formats_of(settings, folder.settings)):
+            if not folder.finished or (reported and not has_report(folder.path)):
+                return folder
         number += 1
         numbered_path = path.with_name(f"{path.name}-{number}")
     return RunFolder.new(numbered_path, settings)

@@ -7,7 +7,7 @@ from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.sweeps.grid import make_sweep
-from gagpo.sweeps.report import make_report, write_report
+from gagpo.sweeps.report import make_report, write_missing_reports, write_report
 from gagpo.sweeps.status import status_of
 
 TASKS = 12
@@ -68,3 +68,14 @@ def test_unfinished_runs_are_left_out(finished, corridor):
     statuses[0].state = "stopped"
     assert make_report(statuses) is None
     assert load(corridor()).name == "corridor"
+
+
+def test_a_report_that_a_killed_run_left_undrawn_is_drawn(finished):
+    _, statuses = finished(["seed=1,2"], [9, 10])
+    statuses[1].state = "failed"
+    pages = [status.run.folder / "report.html" for status in statuses]
+    write_missing_reports(statuses)
+    assert [page.exists() for page in pages] == [True, False]
+    before = pages[0].stat().st_mtime_ns
+    write_missing_reports(statuses)
+    assert pages[0].stat().st_mtime_ns == before

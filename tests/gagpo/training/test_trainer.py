@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 
 from gagpo.algorithms import PRESETS
 from gagpo.base import durable
+from gagpo.cli.main import app
+from gagpo.eval.report.report import has_report, write_report
 from gagpo.eval.results import EvalResult
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.runs import checkpoint as checkpoints
@@ -242,6 +244,26 @@ def test_a_run_without_evaluations_is_finished_by_its_last_checkpoint(corridor, 
     assert run.finished and not (tmp_path / "plain-2").exists()
     run.change(["training.iterations=3"])
     assert not run.finished
+
+
+@pytest.mark.parametrize("splits", ["[test]", "[]"])
+@pytest.mark.parametrize("state", ["no report", "report of an unfinished run"])
+def test_auto_draws_the_report_of_a_finished_run_and_trains_nothing(corridor, tmp_path, splits, state):
+    """The process was killed after its last evaluation and checkpoint."""
+    changes = [f"evaluation.splits={splits}", "training.iterations=1", "training.save_every=1", "trackers=[]", "name=run"]
+    config, run = corridor(), tmp_path / "run"
+    command = ["train", str(config), *changes, "--runs", str(tmp_path), "--auto", "-q"]
+    train(new_run(config, changes, tmp_path), quiet=True)
+    if state != "no report":
+        write_report(run)
+        page = (run / "report.html").read_text()
+        (run / "report.html").write_text(page.replace("1 iterations", "0 iterations"))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    app(command, standalone_mode=False)
+    assert has_report(run) and not (tmp_path / "run-2").exists()
+    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert {path.name for path in after if after[path] != before.get(path)} <= {"report.html", "curves.png"}
+    assert new_run(config, changes, tmp_path, auto=True, reported=True).path.name == "run-2"
 
 
 def test_unfinished_checkpoints_do_not_count(tmp_path):
