@@ -9,13 +9,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from gagpo.base import once
-from gagpo.base.errors import Terminated
+from gagpo.base.signals import NUMBERS, Signals
 from gagpo.base.terminal import cleaned, fill_streams
 from gagpo.cli import compare, environments, evaluate, examples, listing, models, planning, play, prompts, train, view
 from gagpo.cli.command import Command, Program
@@ -70,11 +69,13 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # Threads that wait must sleep: spinning threads take CPU time from the environments and from each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    signal.signal(signal.SIGTERM, _terminate)
+    # A program that a shell starts in the background ignores Ctrl-C.
+    numbers = [number for number in NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
     once.forget()
     once.show("gagpo.envs")
     try:
-        status = app(standalone_mode=False)  # typer returns a status for help and Ctrl-C
+        with Signals().watching(numbers):
+            status = app(standalone_mode=False)  # typer returns a status for help and Ctrl-C
         sys.exit(status if isinstance(status, int) else 0)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -85,11 +86,6 @@ def main() -> None:
         with cleaned():
             status = _complain(error)
         sys.exit(status)
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM: an exception, so that pools close their workers."""
-    raise Terminated(128 + number)
 
 
 def _complain(error: Exception) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
+from gagpo.base import signals
 from gagpo.base.options import Flag, Options
 from gagpo.cli.field_options import request_values, with_field_options
 from gagpo.cli.options import Json, print_json, say
@@ -108,6 +109,7 @@ class Session:
         except EndOfInput:
             self.ending = "by the end of the input"
         except KeyboardInterrupt:
+            signals.accept()
             say("")
             self.ending = "by Ctrl-C"
             status = 130

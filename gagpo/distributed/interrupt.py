@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from gagpo.base.errors import Terminated
+from gagpo.base.signals import NUMBERS, Signals, error_of
 from gagpo.distributed.ranks import Ranks
 
 RESUMES = "the run resumes from its last checkpoint"
 
 
-class Interruptions:
+class Interruptions(Signals):
     """While :meth:`watching`, SIGINT raises KeyboardInterrupt and SIGTERM raises Terminated(143).
 
     In :meth:`deferred` a signal is raised at the end of the context; a second SIGINT is raised at once. Python delivers
@@ -25,27 +23,26 @@ class Interruptions:
     meet, so that no rank waits for one that has stopped.
 
     Each signal prints a line when it arrives, because an update can take minutes.
+
+    kept: what a signal that is raised at once does not lose, for that line.
     """
 
-    def __init__(self, ranks: Ranks | None = None) -> None:
+    def __init__(self, ranks: Ranks | None = None, kept: str = "finished iterations are saved") -> None:
+        super().__init__()
         self.ranks = ranks or Ranks()
+        self._kept = kept
         self._deferring = not self.ranks.alone
         self._pending: BaseException | None = None
         self._work = ""  # what is done before a deferred signal is raised
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)}
+    def watching(self, numbers: Sequence[int] = NUMBERS) -> Iterator[None]:
         if self.ranks.watch is not None:
             self.ranks.watch.stop_when(lambda: self._pending is not None)
-        try:
+        with super().watching(numbers):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            if not self.ranks.alone:  # the block is done, and the other ranks wait for this one
+                self._raised = None
 
     @contextmanager
     def deferred(self, work: str = "this step") -> Iterator[None]:
@@ -77,21 +74,25 @@ class Interruptions:
             self._deferring = before
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        error: BaseException = KeyboardInterrupt() if number == signal.SIGINT else Terminated(128 + number)
         deferred = self._deferring and self._pending is None
         if self.ranks.first:
             _print_now(self._announcement(deferred))
         if deferred:
-            self._pending = error
+            self._pending = error_of(number)
             return
-        raise error
+        self._raise(error_of(number), frame)
+
+    def _raise_again(self, number: int, frame: FrameType | None) -> None:
+        # What is deferred must be whole. A second signal has been raised there, and is raised again.
+        if not self._deferring or self._pending is not None:
+            super()._raise_again(number, frame)
 
     def _announcement(self, deferred: bool) -> str:
         """What a signal does."""
         if self._pending is not None:
             return f"stopping at once: {RESUMES}"
         if not deferred:
-            return "stopping: finished iterations are saved"
+            return f"stopping: {self._kept}"
         # Without a name, ranks are between two points where they meet.
         work = f"after {self._work}" if self._work else "as soon as all ranks have heard of it"
         return f"stopping {work}; press Ctrl-C again to stop at once ({RESUMES})"
