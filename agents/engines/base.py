@@ -234,6 +234,17 @@ def stop_tokens(tokenizer: Any, model: torch.nn.Module | None = None) -> list[in
     return sorted(stop for stop in stops if stop is not None)
 
 
+def write_stop_tokens(model: torch.nn.Module, tokenizer: Any) -> None:
+    """Let the model's generation config name all of its stop tokens, so that it also stops where others load it.
+
+    A base model's config often names the end of a document only, and not the chat template's end of a message.
+    """
+    generation = getattr(model, "generation_config", None)
+    stops = stop_tokens(tokenizer, model)
+    if generation is not None:
+        generation.eos_token_id = stops[0] if len(stops) == 1 else stops
+
+
 def end_of_response(tokenizer: Any) -> int:
     """The token that ends a demonstrated response: the one of the chat template, else the tokenizer's end token."""
     token = turn_end(tokenizer)

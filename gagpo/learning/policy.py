@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gagpo.agents.engines.base import write_stop_tokens
 from gagpo.model import adapters
 from gagpo.model.activation_checkpointing import checkpoint_activations
 from gagpo.model.loading import load_model, load_tokenizer
@@ -85,6 +86,7 @@ def _load(settings: RunSettings, checkpoint: Checkpoint | None, commit: str | No
         model.to(torch.device(settings.device))
         if checkpoint:
             adapters.load(model, Path(checkpoint.model), base)
+    write_stop_tokens(model, tokenizer)
     if settings.training.gradient_checkpointing:
         checkpoint_activations(model)
     if settings.algorithm.kl.coefficient <= 0:

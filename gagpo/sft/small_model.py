@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from gagpo.agents.engines.base import write_stop_tokens
 from gagpo.base import durable, manifest
 from gagpo.base.errors import InvalidArgument
 from gagpo.model.flat import attention
@@ -173,6 +174,7 @@ def save_folder(
     """
     from gagpo.model.loading import save
 
+    write_stop_tokens(model, tokenizer)
     with durable.replacing_folder(folder) as temporary:
         save(model, tokenizer, temporary)
         for name, text in (files or {}).items():

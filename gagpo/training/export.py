@@ -38,6 +38,7 @@ def export(
     settings = RunFolder.open(run).stored_settings()
     if out.exists():
         raise SettingsError(f"{out} exists; choose a folder that does not exist")
+    from gagpo.agents.engines.base import write_stop_tokens
     from gagpo.model import adapters  # torch: slow to import
     from gagpo.model.loading import load_model, load_tokenizer, save
     from gagpo.runs import keeping
@@ -52,7 +53,9 @@ def export(
             _name_base_absolutely(folder / adapters.CONFIG)
         else:
             model = load_model(checkpoint.model, trust_remote_code=trust_remote_code)
-            save(model, load_tokenizer(checkpoint.model, trust_remote_code=trust_remote_code), folder)
+            tokenizer = load_tokenizer(checkpoint.model, trust_remote_code=trust_remote_code)
+            write_stop_tokens(model, tokenizer)
+            save(model, tokenizer, folder)
         (folder / CARD).write_text(card, encoding="utf-8")
     return out
 

@@ -140,6 +140,36 @@ def test_what_is_there_or_not_there_is_refused(made, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
 
 
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2, "alpha": 2.0}])
+@pytest.mark.parametrize("base_stops", [1, [1, 0], None])
+def test_all_tokens_that_end_a_response_are_in_the_generation_config(corridor, warm_model, tmp_path, lora, base_stops):
+    """The base ends a document with one token, its chat template ends a message with another."""
+    base = tmp_path / "base"
+    shutil.copytree(warm_model, base, ignore=shutil.ignore_patterns("manifest.json"))
+    tokenizer = load_tokenizer(str(base))
+    tokenizer.chat_template = CHATML
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.save_pretrained(str(base))
+    model = load_model(str(base))
+    model.resize_token_embeddings(len(tokenizer) + 8)
+    model.generation_config.eos_token_id = base_stops
+    model.save_pretrained(base)
+    run = tmp_path / "run"
+    changes = {"model": str(base), "training": {"iterations": 1}, "evaluation": {"splits": []}, "lora": lora}
+    train(RunFolder.create(run, load(corridor(**changes))), quiet=True)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    expected = sorted({tokenizer.eos_token_id, end} | ({0} if isinstance(base_stops, list) else set()))
+    folders = [export(str(run), tmp_path / "out"), *([] if lora else [run / "checkpoints" / "iteration-000001/model"])]
+    for folder in folders:
+        assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == expected
+
+
 @pytest.mark.parametrize("where", ["model/extra", "extra", ""])
 def test_a_link_in_a_checkpoint_is_not_followed(made, tmp_path, where):
     run, private = tmp_path / "run", tmp_path / "private"
