@@ -147,7 +147,7 @@ class Saver(Background):
         self.folder = folder
         self.ranks = (ranks or Ranks()).channel()
 
-    def save(self, iteration: int, entries: Sequence[Entry], keep: int, protected: Collection[int] = ()) -> None:
+    def save(self, iteration: int, entries: Sequence[Entry], keep: int = 1, protected: Collection[int] = ()) -> None:
         """Copy the entries, and begin to write them: under a temporary name, flushed, then renamed.
 
         It waits for the checkpoint before, so that memory holds one copy at a time. When all is written, all but the

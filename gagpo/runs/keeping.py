@@ -15,7 +15,7 @@ from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.runs.headline import headline_of_rows
 from gagpo.runs.metrics import metric_rows
-from gagpo.runs.run_folder import BEST, EMA
+from gagpo.runs.run_folder import BEST, EMA, enough
 from gagpo.settings import SettingsError, TrainingSettings
 
 BEST_OVER = 10  # iterations over which the metric ``training.best_metric`` is averaged
@@ -47,13 +47,30 @@ def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], trai
     return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)
 
 
+def planned_of(
+    iterations: Iterable[int], rows: Sequence[Mapping[str, float]], training: TrainingSettings
+) -> list[int]:
+    """Those of ``iterations`` that an uninterrupted run saves: every ``save_every`` and the last, in order.
+
+    An interruption saves another one, to resume from. It must not count, or an interrupted run would end with other
+    checkpoints and another best one.
+    """
+    turns = {int(row["iteration"]): row.get("turns_total", 0.0) for row in rows}
+    return [
+        iteration
+        for iteration in sorted(iterations)
+        if iteration % training.save_every == 0 or enough(training, iteration, turns.get(iteration, 0.0))
+    ]
+
+
 def protected(
     folder: Path, iteration: int, rows: Sequence[Mapping[str, float]], training: TrainingSettings
 ) -> set[int]:
-    """The iterations whose checkpoints stay, however old, when that of ``iteration`` is written."""
+    """The iterations whose checkpoints stay when that of ``iteration`` is written."""
     iterations = {checkpoint.iteration for checkpoint in checkpoints.checkpoints(folder)} | {iteration}
-    best = best_of(iterations, rows, training)
-    return set() if best is None else {best}
+    planned = planned_of(iterations, rows, training)
+    best = best_of(planned, rows, training)
+    return {iteration, *planned[-training.max_checkpoints :]} | (set() if best is None else {best})
 
 
 def find_checkpoint(run: Path, which: str | None, training: TrainingSettings) -> Checkpoint:
@@ -70,7 +87,8 @@ def find_checkpoint(run: Path, which: str | None, training: TrainingSettings) ->
         raise SettingsError(f"run {run} has no checkpoint yet; train it first")
     checkpoint = by_iteration[max(by_iteration)]
     if which == BEST:
-        best = best_of(by_iteration, metric_rows(run / "metrics.jsonl")[0], training)
+        rows = metric_rows(run / "metrics.jsonl")[0]
+        best = best_of(planned_of(by_iteration, rows, training) or by_iteration, rows, training)
         if best is None:
             raise SettingsError(
                 f"run {run} has no best checkpoint: training.best_metric is not set or was never logged"

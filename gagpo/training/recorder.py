@@ -145,6 +145,5 @@ class Recorder:
         """
         self.saver.wait()
         self.ranks.of_first(lambda: disk_space.require_room(self._checkpoints, entries))
-        training = self.settings.training
-        protected = keeping.protected(self._checkpoints, iteration, self.rows, training)
-        self.saver.save(iteration, entries, training.max_checkpoints, protected)
+        protected = keeping.protected(self._checkpoints, iteration, self.rows, self.settings.training)
+        self.saver.save(iteration, entries, protected=protected)

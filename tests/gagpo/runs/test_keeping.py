@@ -1,5 +1,6 @@
 """The last checkpoints and the best one are kept, and a checkpoint needs enough disk space."""
 
+import signal
 from collections import namedtuple
 
 import pytest
@@ -9,6 +10,7 @@ from gagpo.eval.models import evaluate
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs import disk_space, keeping
 from gagpo.runs.checkpoint import CheckpointError
+from gagpo.runs.keeping import find_checkpoint
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, TrainingSettings, load
 from gagpo.training.export import export
@@ -42,13 +44,16 @@ def test_the_later_of_equals_is_the_best_and_only_what_is_there_counts(monkeypat
     assert keeping.best_of([1], rows(0.5), TrainingSettings(best_metric=None)) is None
 
 
-def scripted(config, folder, rates, **options):
-    """A finished run whose success rates are those given."""
-    trainer = Trainer(RunFolder.create(folder, load(config)), quiet=True, **options)
+def scripted(config, folder, rates, stop_after=None, **options):
+    """A finished run whose success rates are those given, or one that a signal stops."""
+    run = RunFolder.open(folder) if folder.exists() else RunFolder.create(folder, load(config))
+    trainer = Trainer(run, quiet=True, **options)
     record = trainer.recorder.iteration
 
     def scripted(metrics, *remaining):
         record({**metrics, "success_rate": rates[int(metrics["iteration"]) - 1]}, *remaining)
+        if metrics["iteration"] == stop_after:
+            signal.raise_signal(signal.SIGTERM)
 
     trainer.recorder.iteration = scripted
     trainer.run()
@@ -68,6 +73,31 @@ def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported
     assert (tmp_path / "exported" / "model.safetensors").read_bytes() == best.read_bytes()
     with pytest.raises(SettingsError, match=r"has no checkpoint of iteration 3; choose one of \[2, 5\]"):
         evaluate(f"{run}@3", tasks=1, workers=0, quiet=True)
+
+
+@pytest.mark.parametrize("interrupted_after", [(1,), (4, 5), (3, 7)])
+def test_an_interrupted_run_ends_with_the_checkpoints_of_another(corridor, tmp_path, monkeypatch, interrupted_after):
+    """The checkpoints that interruptions write are the best of all, by the metric."""
+    monkeypatch.setattr(keeping, "BEST_OVER", 1)
+    rates = [0.8, 0.1, 0.5, 0.9, 0.9, 0.4, 0.9, 0.3]
+    training = {"iterations": 8, "save_every": 3, "max_checkpoints": 1, "ema": False}
+    config = corridor(training=training, evaluation={"splits": []})
+    for done in interrupted_after:
+        with pytest.raises(SystemExit):
+            scripted(config, tmp_path / "run", rates, stop_after=done)
+        assert checkpoints.latest(tmp_path / "run" / "checkpoints").iteration == done
+        assert find_checkpoint(tmp_path / "run", "best", TrainingSettings(**training)).iteration in (done, 3)
+    scripted(config, tmp_path / "run", rates)
+    assert [saved.iteration for saved in checkpoints.checkpoints(tmp_path / "run" / "checkpoints")] == [3, 8]
+    assert find_checkpoint(tmp_path / "run", "best", TrainingSettings(**training)).iteration == 3
+
+
+def test_the_last_iteration_by_turns_is_planned():
+    training = TrainingSettings(iterations=100, save_every=3, max_turns=50)
+    totals = [{"iteration": i, "turns_total": 10.0 * i} for i in range(1, 6)]
+    assert keeping.planned_of([1, 3, 4, 5], totals, training) == [3, 5]
+    assert keeping.planned_of([10, 4], [], TrainingSettings(iterations=10, save_every=3)) == [10]
+    assert keeping.planned_of([10, 12], [], TrainingSettings(iterations=20, save_every=3)) == [12]  # extended
 
 
 def test_without_a_criterion_there_is_no_best(corridor, tmp_path):
