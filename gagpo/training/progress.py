@@ -24,10 +24,15 @@ class IterationProgress:
         self._updates = settings.training.epochs * settings.training.minibatches
         self._bound = rounds > 1
         self._quiet = quiet
+        self._last_mean = ""  # of the iteration before
 
     @contextmanager
     def collecting(self, iteration: int) -> Iterator[OnEpisode]:
-        """Show the collection of an iteration, from 1; the block gets the function to call with each episode."""
+        """Show the collection of an iteration, from 1; the block gets the function to call with each episode.
+
+        The mean reward is that of the iteration before until all episodes have ended: those that succeed end first, so
+        a mean of those that have ended would be too high for most of the time.
+        """
         label = self._label(iteration)
         with track(label, self._episodes, "episodes", self._quiet, bound=self._bound, inner=True) as meter:
             total = 0.0
@@ -35,9 +40,11 @@ class IterationProgress:
             def on_episode(episode: Episode) -> None:
                 nonlocal total
                 total += episode.reward
-                meter.advance(note=f"mean reward {total / (meter.done + 1):.3f}")
+                done = meter.done + 1
+                meter.advance(note=f"mean reward {total / done:.3f}" if done == meter.total else self._last_mean)
 
             yield on_episode
+            self._last_mean = f"mean reward {total / max(meter.done, 1):.3f} in iteration {iteration}"
 
     @contextmanager
     def updating(self, iteration: int) -> Iterator[OnStep]:

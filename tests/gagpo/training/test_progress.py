@@ -48,6 +48,9 @@ def test_every_episode_and_every_update_is_shown(corridor, tmp_path, bars, ahead
     ]
     rows = folder.metrics()
     assert bars[0][4][-1] == f"mean reward {rows[0]['reward_mean']:.3f}"
+    assert set(bars[0][4][:-1]) == {""}
+    assert set(bars[2][4][:-1]) == {f"{bars[0][4][-1]} in iteration 1"}  # not of the episodes that ended first
+    assert bars[2][4][-1] == f"mean reward {rows[1]['reward_mean']:.3f}"
     assert bars[1][4] == [f"learning rate {rows[0]['learning_rate']:.1e}"] * 2
 
 
@@ -56,5 +59,6 @@ def test_rounds_of_dynamic_sampling_are_an_upper_bound(corridor, tmp_path, bars)
     plan = {"algorithm": algorithm, "training": {"iterations": 1}, "evaluation": {"splits": []}}
     folder = RunFolder.create(tmp_path / "run", load(corridor(**plan)))
     train(folder)
-    _, _, done, total, _ = bars[0]
+    _, _, done, total, notes = bars[0]
+    assert set(notes[: 24 * 2]) == {""}  # nobody knows which episode is the last
     assert total == 72 and done == 24 * folder.metrics()[0]["sampling_rounds"]
