@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gagpo.base.errors import InvalidArgument, first_line
+from gagpo.base.nearest import nearest
 
 DATE = "2026-01-01"
 
@@ -50,3 +52,17 @@ def variables(options: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         raise InvalidArgument(f"context.template.date must be YYYY-MM-DD, got {text!r}") from None
     return {"date_string": date.strftime("%d %b %Y"), "strftime_now": date.strftime, **values}
+
+
+def require_used(tokenizer: Any, options: Mapping[str, Any]) -> None:
+    """Raise InvalidArgument for a variable that no tag of the template names: Jinja would silently ignore it."""
+    template = getattr(tokenizer, "chat_template", None) or ""
+    texts = template.values() if isinstance(template, Mapping) else [template]
+    tags = [tag for text in texts for tag in re.findall(r"\{[{%].*?[}%]\}", text, re.DOTALL)]
+    words = {word for tag in tags for word in re.findall(r"[^\W\d]\w*", tag)}
+    for name in options:
+        if name not in {*words, "date"}:
+            model = getattr(tokenizer, "name_or_path", "") or "this model"
+            similar = nearest(name, sorted(words), count=1, cutoff=0.7)
+            advice = f"nearest: {similar[0]}" if similar else "remove it"
+            raise InvalidArgument(f"context.template: the chat template of {model} has no variable {name!r}; {advice}")

@@ -103,7 +103,8 @@ class Context:
         self.history = history
         self.admissible = admissible
         self.template = dict(template or {})
-        self._variables = chat_template.variables(template or {})
+        chat_template.require_used(tokenizer, self.template)
+        self._variables = chat_template.variables(self.template)
         self._calls = calls
         self._ends = set(stop_tokens(tokenizer))
         self._end = end_of_response(tokenizer)

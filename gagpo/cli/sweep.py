@@ -55,11 +55,14 @@ def train_sweep(config: str, overrides: Sequence[str], request: TrainRequest, qu
 
 
 def list_runs(config: str, overrides: Sequence[str], runs: Path, as_json: bool) -> None:
-    """Print the runs that a command would start, resume or skip; change nothing."""
+    """Print the runs that a command would start, resume or skip, and check them as their start does; change nothing."""
     from gagpo.base.tables import Table
     from gagpo.sweeps.grid import make_sweep
 
-    statuses = _statuses(make_sweep(config, overrides, runs))
+    sweep = make_sweep(config, overrides, runs)
+    _require_startable(sweep)
+    _require_environments(sweep)
+    statuses = _statuses(sweep)
     rows = []
     for status in statuses:
         state = "new"
@@ -83,6 +86,34 @@ def _require_startable(sweep: Sweep) -> None:
         machine.require_machine(run.settings.model_copy(update={"device": "cpu"}))
         if run.settings.sft is None:
             require_model(run.settings)
+
+
+def _require_environments(sweep: Sweep) -> None:
+    """Raise GagpoError if an environment of the runs cannot be made or lacks a split; every distinct one is made once.
+
+    Constructors check what their arguments name, such as functions and files. Tasks are left out: making them may take
+    minutes and write to the disk.
+    """
+    from gagpo.agents.setup import make_env
+    from gagpo.envs.program.env import ProgramEnv
+    from gagpo.envs.program.process import FUNCTIONS
+    from gagpo.envs.tasks import unknown_split
+
+    environments = {
+        f"{env.environment.model_dump_json()} {env.evaluation.splits}": env
+        for run in sweep.runs
+        for env in run.settings.all_environments
+    }
+    for env in environments.values():
+        environment = make_env(env.environment.id, env.environment.kwargs)
+        splits = getattr(environment, "splits", ())
+        for split in (env.environment.split, *env.evaluation.splits):
+            if splits and split not in splits:
+                raise unknown_split(type(environment).__name__, split, splits)
+        if isinstance(environment, ProgramEnv):
+            for name in ("agent", "reward"):
+                if function := environment.program[name]:
+                    FUNCTIONS.find(function)  # in a run, the program's process does it
 
 
 @contextmanager
@@ -157,8 +188,8 @@ def _conclude(sweep: Sweep, statuses: Sequence[RunStatus], stopped_by: int) -> d
             say(f"{status.run.name} failed: {status.reason}; log: {status.log}")
     if stopped_by:
         return {}
+    write_missing_reports(statuses)
     try:
-        write_missing_reports(statuses)
         report = make_report(statuses)
     except GagpoError as error:  # such as another task set in every run: each has its own report
         say(f"the runs have no common report: {error}")

@@ -42,6 +42,7 @@ class ConversationTemplate:
 
     def __init__(self, encoder: TextEncoder, variables: Mapping[str, Any], calls: str):
         self.encoder = encoder
+        chat_template.require_used(encoder.tokenizer, variables)
         self._variables = chat_template.variables(variables)
         render = functools.partial(
             chat_template.render, encoder.tokenizer, add_generation_prompt=True, **self._variables

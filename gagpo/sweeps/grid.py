@@ -98,6 +98,7 @@ def make_sweep(config: str, overrides: Sequence[str], runs: Path) -> Sweep:
         raise SettingsError(f"a sweep has at most {MOST_RUNS:,} runs (got {count:,}): list fewer values")
     words = {key: dict(zip(values, words_of(key, values), strict=True)) for key, values in choices if len(values) > 1}
     sweep_runs = [_make_run(config, combination, words, runs) for combination in _combinations(choices)]
+    _require_different(sweep_runs, words)
     name = load(config, [f"{key}={values[0]}" for key, values in choices]).name
     keys = "-".join(map(short_key, words))
     return Sweep(config, tuple(words), tuple(sweep_runs), runs / f"{name}-by-{keys}")
@@ -117,6 +118,23 @@ def _make_run(config: str, combination: Sequence[str], words: Mapping[str, Mappi
     overrides = [*(override for override in combination if not override.startswith("name=")), f"name={name}"]
     label = "-".join(word for key, word in swept.items() if key != "seed") or settings.name
     return SweepRun(label, tuple(overrides), load(config, overrides), runs / name)
+
+
+def _require_different(runs: Sequence[SweepRun], words: Mapping[str, Mapping[str, str]]) -> None:
+    """Raise SettingsError if two runs have equal settings: values such as 1e-4 and 0.0001 differ only as texts."""
+    runs_by_settings: dict[str, SweepRun] = {}
+    for run in runs:
+        text = run.settings.model_copy(update={"name": ""}).model_dump_json()
+        earlier = runs_by_settings.setdefault(text, run)
+        if earlier is run:
+            continue
+        before, after = last_values(earlier.overrides), last_values(run.overrides)
+        key = next(key for key in words if before[key] != after[key])
+        override = f"{key}={','.join(words[key])}"
+        raise SettingsError(
+            f"override {override!r:.80} lists a value twice ({before[key]} and {after[key]} are "
+            "the same setting): remove one"
+        )
 
 
 def _choices(overrides: Sequence[str]) -> list[tuple[str, list[str]]]:

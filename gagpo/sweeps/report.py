@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from gagpo.eval.report import report as run_report
 from gagpo.eval.results import EvalResult
 from gagpo.eval.runs import Run, load_run
 from gagpo.eval.study import RunRow, Study, row_of
+from gagpo.runs.reading import BadResult
 from gagpo.sweeps.grid import Sweep, SweepRun
 from gagpo.sweeps.status import RunStatus
 
@@ -69,7 +71,8 @@ def write_missing_reports(statuses: Sequence[RunStatus]) -> None:
     """Write the reports of finished runs whose process was killed before it had drawn its own."""
     for status in statuses:
         if status.state == "finished" and not run_report.has_report(status.run.folder):
-            run_report.write_report(status.run.folder)
+            with suppress(BadResult):  # a sweep does not fail for one page
+                run_report.write_report(status.run.folder)
 
 
 def write_report(sweep: Sweep, statuses: Sequence[RunStatus], report: SweepReport) -> list[Path]:

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from gagpo.agents.context import Context, Interface
+from gagpo.agents.encoding import TextEncoder
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import derive_seed
+from gagpo.base.errors import InvalidArgument
 from gagpo.data import Turn
+from gagpo.sft.conversation_template import ConversationTemplate
 
 
 @pytest.fixture
@@ -143,6 +146,23 @@ def test_the_date_is_fixed_and_variables_reach_the_template(tokenizer):
     assert "2026-01-01 01 Jan 2026" in tokenizer.decode(Context(tokenizer, find_prompt("plain")).prompt([], "at 2"))
     with pytest.raises(ValueError, match=r"context\.template\.date must be YYYY-MM-DD, got 'today'"):
         Context(tokenizer, find_prompt("plain"), template={"date": "today"})
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ({"enable_thinkng": True}, "has no variable 'enable_thinkng'; nearest: enable_thinking$"),
+        ({"enable_thinking": True, "xyz": 1}, "has no variable 'xyz'; remove it"),
+        ({"thinking_budget": 5}, "has no variable 'thinking_budget'"),  # only in its text
+    ],
+)
+def test_a_variable_that_the_template_never_uses_is_named(tokenizer, template, message):
+    tokenizer.chat_template = "thinking_budget{% if enable_thinking %}think{% endif %}" + tokenizer.chat_template
+    assert Context(tokenizer, find_prompt("plain"), template={"enable_thinking": False, "date": "2031-05-09"})
+    with pytest.raises(InvalidArgument, match=f"^context.template: the chat template of .* {message}"):
+        Context(tokenizer, find_prompt("plain"), template=template)
+    with pytest.raises(InvalidArgument, match=message):
+        ConversationTemplate(TextEncoder(tokenizer), template, "auto")
 
 
 def test_a_demonstration_ends_as_the_template_ends_a_message(tokenizer):

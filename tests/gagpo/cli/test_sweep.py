@@ -86,12 +86,29 @@ def test_runs_on_different_tasks_have_no_common_report_and_are_no_failure(inside
     assert "the runs have no common report: runs measured on different tasks" in done.stdout
 
 
+PROGRAM = ["alfworld-quickstart", "environment.id=gagpo/Program-v0", "--dry-run", "evaluation.splits=[]"]
+PROGRAM += ["environment.kwargs={tasks: rows.jsonl, command: 'true'}"]
+
 WRONG = {
     "a sweep and --resume": (["--resume", "runs/x", "seed=1,2"], "--resume continues one run"),
     "a dry run and --resume": (["--resume", "runs/x", "--dry-run"], "takes no --dry-run"),
     "jobs without a sweep": (["alfworld-quickstart", "--jobs", "2"], "list several values in an override"),
     "jobs below one": (["alfworld-quickstart", "seed=1,2", "--jobs", "0"], "must be at least 1"),
     "a wrong value": (["alfworld-quickstart", "seed=1,x"], "override 'seed=x': seed must be an integer"),
+    "equal values": (["alfworld-quickstart", "seed=1,01"], "lists a value twice (1 and 01 are the same setting)"),
+    "a dry run with a wrong argument": (
+        ["alfworld-quickstart", "environment.kwargs.siz=small", "--dry-run"],
+        "environment gagpo/ALFWorld-v0 has no argument 'siz'",
+    ),
+    "a dry run with a wrong split": (
+        ["alfworld-quickstart", "seed=1,2", "evaluation.splits=[test]", "--dry-run"],
+        "has no split 'test'; choose one of train,",
+    ),
+    "a dry run with a missing function": ([*PROGRAM, "environment.kwargs.reward=nowhere:f"], "no module 'nowhere'"),
+    "a dry run with another missing function": (
+        [*PROGRAM, "environment.kwargs.reward=gagpo.envs.testing:f"],
+        "module 'gagpo.envs.testing' has no 'f'",
+    ),
     "a missing model": (["alfworld-quickstart", "model=/no/a,/no/b"], "there is no run or model /no/a"),
 }
 
@@ -99,6 +116,7 @@ WRONG = {
 @pytest.mark.parametrize(("words", "message"), WRONG.values(), ids=WRONG)
 def test_wrong_use_is_one_line_and_starts_nothing(inside, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"id": "a", "question": "q"}\n')
     done = inside("train", *words)
     assert done.returncode == 2 and message in done.stderr, done.stdout + done.stderr
     assert not (tmp_path / "runs").exists()
