@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
             raise BadRow(f"{path}: the header is not CSV ({error})") from None
         if not record.has_closed_quotes(delimiter):
             raise BadRow(f"{path}: the header is not CSV (a quote is not closed); {_CLOSE_QUOTES}")
-        repeated = next((name for name in names if names.count(name) > 1 and name), None)
+        counts = Counter(names)  # a file may have any number of columns
+        repeated = next((name for name in names if counts[name] > 1 and name), None)
         if repeated is not None:
             raise BadRow(f"{path}: the column {repeated[:80]!r} occurs twice in the header; rename one")
         for number in itertools.count(1):

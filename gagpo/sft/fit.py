@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gagpo.base import durable
 from gagpo.base.errors import GagpoError
 from gagpo.base.progress import track
 from gagpo.data import Row
+from gagpo.distributed.interrupt import Interruptions
 from gagpo.learning.packing import packing_of
 from gagpo.model.dtypes import autocast
 from gagpo.model.logprobs import token_logprobs
@@ -61,7 +63,7 @@ def fit(
     The loss is the mean over response tokens plus ``observations`` times the mean over all other tokens.
 
     settings: with optimiser, learning rate and ``observations``, see :func:`gagpo.sft.derived.resolved`.
-    folder: where the state is saved every five minutes, and resumed from.
+    folder: where the state is saved every five minutes, at the end and when a signal comes, and resumed from.
     evaluator: measures the model; without ``steps`` it ends the training.
     rate: learning rate of a step, from 0; :func:`cosine_rate` by default, or without ``steps`` :func:`round_rate`.
 
@@ -73,39 +75,111 @@ def fit(
     """
     sft = sft_of(settings)
     rate = rate or (lambda step: cosine_rate(sft, step) if sft.steps else round_rate(sft, step))
-    optimizer_list = optimizers(model, sft.optimizer or "muon")
-    losses: list[float] = []
-    if folder is not None:
-        losses = _restore(folder / STATE, model, optimizer_list, evaluator)
+    state = _State(folder, model, optimizers(model, sft.optimizer or "muon"), evaluator)
+    losses = state.losses
     evaluation_steps = set(rounds(sft)) if evaluator is not None else set()
     model.train()
     # The rows of the steps that are done are drawn again and skipped, so that a resumed run continues the same order.
     supply = itertools.islice(_endless(rows, np.random.default_rng([sft.seed, 1])), len(losses) * sft.batch, None)
-    last_save = time.monotonic()
     max_steps = sft.steps or MAX_STEPS
     may_end = sft.steps is None and evaluator is not None
-    with track("SFT", max_steps, "steps", quiet, done=len(losses), bound=may_end) as meter:
-        for step in range(len(losses), max_steps):
-            if may_end and evaluator is not None and evaluator.enough:
+    with state.kept(), track("SFT", max_steps, "steps", quiet, done=len(losses), bound=may_end) as meter:
+        while True:
+            if evaluator is not None and len(losses) in evaluation_steps:
+                _measure(evaluator, model, len(losses), callbacks.on_best)
+            if len(losses) >= max_steps or (may_end and evaluator is not None and evaluator.enough):
                 break
-            batch = [row.row(bool(sft.observations)) for row in itertools.islice(supply, sft.batch)]
-            loss = _step(model, batch, optimizer_list, rate(step), settings)
-            losses.append(loss)
-            meter.advance(note=f"loss {loss:.3f}")
-            if not math.isfinite(loss):
-                raise FloatingPointError(f"the loss of SFT is {loss} at step {step}; lower sft.learning_rate")
-            if evaluator is not None and step + 1 in evaluation_steps:
-                evaluator.measure(model, step + 1)
-                if evaluator.best is evaluator.measures[-1]:
-                    callbacks.on_best(model)
-                model.train()
-            if folder is not None and time.monotonic() - last_save > SAVE_SECONDS:
-                _store(folder / STATE, model, optimizer_list, losses, evaluator)
+            if state.is_due:
+                state.store()
                 callbacks.on_save(model)
                 model.train()
-                last_save = time.monotonic()
+            batch = [row.row(bool(sft.observations)) for row in itertools.islice(supply, sft.batch)]
+            with state.changing():
+                losses.append(_step(model, batch, state.optimizers, rate(len(losses)), settings))
+                if not math.isfinite(losses[-1]):
+                    message = f"the loss of SFT is {losses[-1]} at step {len(losses) - 1}; lower sft.learning_rate"
+                    raise FloatingPointError(message)
+            meter.advance(note=f"loss {losses[-1]:.3f}")
     model.eval()
     return losses
+
+
+def _measure(
+    evaluator: SftEvaluator, model: torch.nn.Module, step: int, on_best: Callable[[torch.nn.Module], None]
+) -> None:
+    """Measure the model after ``step`` steps, unless that was done before an interruption."""
+    if any(measure.step == step for measure in evaluator.measures):
+        return
+    count = len(evaluator.measures)
+    try:
+        evaluator.measure(model, step)
+        if evaluator.best is evaluator.measures[-1]:
+            on_best(model)
+    except BaseException:
+        # A resumed fit measures again: the best model may not be saved.
+        del evaluator.measures[count:]
+        raise
+    model.train()
+
+
+class _State:
+    """What a fit has reached: kept every five minutes, at its end, and when a signal ends it.
+
+    folder: None to keep nothing.
+    losses: of the steps that are done.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        model: torch.nn.Module,
+        optimizer_list: list[torch.optim.Optimizer],
+        evaluator: SftEvaluator | None,
+    ):
+        self.path = None if folder is None else folder / STATE
+        self.model = model
+        self.optimizers = optimizer_list
+        self.evaluator = evaluator
+        self.losses = [] if self.path is None else _restore(self.path, model, optimizer_list, evaluator)
+        self._interruptions = Interruptions(kept="the steps so far are saved")
+        self._is_whole = True
+        self._stored = len(self.losses)
+        self._stored_at = time.monotonic()
+
+    @property
+    def is_due(self) -> bool:
+        is_new = self.path is not None and len(self.losses) > self._stored
+        return is_new and time.monotonic() - self._stored_at > SAVE_SECONDS
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Store the state at the end of the block, or when SIGTERM or Ctrl-C ends it."""
+        if self.path is None:
+            yield
+            return
+        with self._interruptions.watching():
+            try:
+                yield
+                self.store()
+            except (KeyboardInterrupt, SystemExit):
+                if self._is_whole:
+                    self.store()
+                raise
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Take a step, after which a signal takes effect. A second signal leaves half a step, which is not stored."""
+        with self._interruptions.deferred():
+            self._is_whole = False
+            yield
+            self._is_whole = True
+
+    def store(self) -> None:
+        """Write the state unless it is written."""
+        if self.path is not None and len(self.losses) > self._stored:
+            _store(self.path, self.model, self.optimizers, self.losses, self.evaluator)
+            self._stored = len(self.losses)
+            self._stored_at = time.monotonic()
 
 
 def _step(

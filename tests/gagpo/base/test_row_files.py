@@ -37,6 +37,18 @@ def test_lines_and_parquet_are_read(tmp_path):
         assert [row for _, row in file_rows(tmp_path / name)] == ROWS
 
 
+def test_a_table_may_have_any_number_of_columns(tmp_path):
+    """Each of 200,000 names was compared with all others, which did not end."""
+    names = [f"c{number}" for number in range(200_000)]
+    path = tmp_path / "a.csv"
+    path.write_text(f"{','.join(names)},Q\n{',' * len(names)}2 + 3?\n")
+    ((_, row),) = file_rows(path)
+    assert len(row) == len(names) + 1 and renamed(row, {"question": "q"})["question"] == "2 + 3?"
+    path.write_text(",".join([*names, "c7"]) + "\n")
+    with pytest.raises(BadRow, match="the column 'c7' occurs twice"):
+        list(file_rows(path))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

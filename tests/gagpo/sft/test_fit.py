@@ -1,17 +1,22 @@
 """Supervised training: the tokens that count, and resuming."""
 
 import math
+import signal
 
 import numpy as np
 import pytest
 import torch
 
+from gagpo.base.signals import Signals
 from gagpo.data import Episode, Turn
+from gagpo.model.loading import load_model
 from gagpo.settings import SettingsError, SftSettings, load
 from gagpo.settings.derived import RECIPE
+from gagpo.sft import fit as supervised
 from gagpo.sft.fit import STATE, SupervisedStateError, cosine_rate, fit, optimizers
 from gagpo.sft.rows import PROMPT, RESPONSE, SKIPPED, LabelledRow, labelled_rows, store_rows, stored_rows
 from gagpo.sft.run import prepare, sft
+from gagpo.sft.small_model import save_folder
 
 
 def episode() -> Episode:
@@ -71,6 +76,42 @@ def test_unfinished_work_is_not_overwritten_for_other_settings(corridor, tmp_pat
     with pytest.raises(SettingsError, match=r"m\.under-way was started with other settings .*delete it to start again"):
         sft(settings, quiet=True)
     assert (work / "rows.npz").exists()
+
+
+def signal_at(monkeypatch, moment):
+    """Send this process a SIGTERM in a step, after the last one, or while the model is written; returns the steps."""
+    steps, take, save = [], supervised._step, save_folder
+
+    def step(*arguments):
+        steps.append(1)
+        if len(steps) == 12:
+            for _ in range({"step": 1, "two signals": 2}.get(moment, 0)):
+                signal.raise_signal(signal.SIGTERM)
+        return take(*arguments)
+
+    def write(model, tokenizer, folder, *arguments, **options):
+        if moment == "writing" and steps and folder.name == "n":
+            monkeypatch.setattr("gagpo.sft.adapter.save_folder", save)
+            signal.raise_signal(signal.SIGTERM)
+        return save(model, tokenizer, folder, *arguments, **options)
+
+    monkeypatch.setattr(supervised, "_step", step)
+    monkeypatch.setattr("gagpo.sft.adapter.save_folder", write)
+    return steps
+
+
+@pytest.mark.parametrize(("moment", "expected"), [("step", 20), ("writing", 20), ("two signals", 32)])
+def test_a_signal_repeats_no_step(corridor, tmp_path, monkeypatch, moment, expected):
+    straight = sft(load(corridor(), [f"model={tmp_path / 'm'}"]), quiet=True)
+    steps = signal_at(monkeypatch, moment)
+    settings = load(corridor(), [f"model={tmp_path / 'n'}"])
+    with pytest.raises(SystemExit), Signals().watching():
+        sft(settings, quiet=True)
+    assert len(steps) == (20 if moment == "writing" else 12)
+    resumed = sft(settings, quiet=True)
+    assert len(steps) == expected
+    weights, others = load_model(str(straight)).state_dict(), load_model(str(resumed)).state_dict()
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
 
 
 def test_a_damaged_state_is_named(corridor, tmp_path):
