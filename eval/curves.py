@@ -32,6 +32,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito's colour-blind safe palette, without yellow."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", ":")
 X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
 X_NAMES = {"iteration": "iterations", "turns": "environment turns"}
 TITLE = 54  # characters of a line of a plot's title
@@ -195,7 +196,11 @@ def plot_curves(
     columns = max(map(len, rows))
     figure = empty_figure(1.8 + 3.4 * columns + legend, 3.4 * len(rows))
     axes = figure.subplots(len(rows), columns, squeeze=False)
-    styles = {label: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, label in enumerate(groups)}
+    count = len(COLOURS)  # further methods have the same colours in broken lines
+    styles = {
+        label: (COLOURS[i % count], MARKERS[i % count], DASHES[i // count % len(DASHES)])
+        for i, label in enumerate(groups)
+    }
     for row_axes, row in zip(axes, rows, strict=True):
         for axis, panel in zip(row_axes, row, strict=False):
             _draw_panel(axis, panel, styles)
@@ -203,8 +208,8 @@ def plot_curves(
         for axis in row_axes[len(row) :]:
             axis.set_axis_off()
     handles = [
-        Line2D([], [], color=colour, marker=marker, label=literal(names[label]))
-        for label, (colour, marker) in styles.items()
+        Line2D([], [], color=colour, marker=marker, linestyle=dashes, label=literal(names[label]))
+        for label, (colour, marker, dashes) in styles.items()
     ]
     figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False)
     figure.supxlabel(_legend(groups, panels), fontsize=8, color=GREY)
@@ -301,10 +306,10 @@ def _missing(lines: Mapping[str, Sequence[Line]]) -> str:
     return f" ({partly[0][0]} of {partly[0][1]} seeds)" if partly else ""
 
 
-def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, str]]) -> None:
+def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, str, str]]) -> None:
     evaluated = panel.intervals is not None
     for label, seeds in panel.lines.items():
-        colour, marker = styles[label]
+        colour, marker, dashes = styles[label]
         summed = band(seeds, pointwise=evaluated)
         if summed is None:
             continue
@@ -312,7 +317,8 @@ def _draw_panel(axis: Axes, panel: ChartPanel, styles: Mapping[str, tuple[str, s
             low, high = panel.scale * summed.low, panel.scale * summed.high
             axis.fill_between(summed.x, low, high, color=colour, alpha=0.15, linewidth=0)
         mark = marker if evaluated else None
-        axis.plot(summed.x, panel.scale * summed.mean, color=colour, linewidth=1.8, marker=mark, markersize=5)
+        mean = panel.scale * summed.mean
+        axis.plot(summed.x, mean, dashes, color=colour, linewidth=1.8, marker=mark, markersize=5)
         if panel.intervals and len(seeds) == 1:
             (rates,) = panel.intervals[label]
             bounds = ([panel.scale * rate.low for rate in rates], [panel.scale * rate.high for rate in rates])

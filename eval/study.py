@@ -348,6 +348,11 @@ def study_of(
     return Study.of(rows, baseline)
 
 
+def has_rows(groups: Mapping[str, Sequence[Run]], split: str | None = None) -> bool:
+    """Whether any run has been evaluated after training, so that :func:`study_of` has a row."""
+    return any(row_of(label, run, split=split) for label, group in groups.items() for run in group)
+
+
 def row_of(
     label: str,
     run: Run,
@@ -392,6 +397,26 @@ def row_of(
         at_k=rates_at_k(label, after, pass_at),
         at_k_before=rates_at_k(f"{label} before training", before, pass_at) if before else None,
     )
+
+
+def curves_of(files: Sequence[Path]) -> dict[str, list[Run]]:
+    """The iterations of the runs in files of rows, by label, as :func:`gagpo.eval.curves.plot_curves` draws them.
+
+    A run with a row for each of several splits is taken once. Rows of runs that report no success have no curve.
+    """
+    groups: dict[str, list[Run]] = {}
+    drawn: set[tuple[str, int]] = set()
+    for row in (row for path in files for row in read_rows(path)):
+        if (row.label, row.seed) in drawn or not row.reports_success:
+            continue
+        drawn.add((row.label, row.seed))
+        points = zip(row.turns, row.success, strict=False)
+        metrics = tuple(
+            {"iteration": float(number), "turns_total": turns, "success_rate": success}
+            for number, (turns, success) in enumerate(points, 1)
+        )
+        groups.setdefault(row.label, []).append(Run(Path(f"{row.label}-seed{row.seed}"), metrics, 0, ()))
+    return groups
 
 
 def read_rows(path: Path) -> list[RunRow]:

@@ -10,6 +10,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 from ruamel.yaml.scanner import Scanner, ScannerError
 
@@ -34,7 +35,11 @@ def parse_yaml(text: str) -> Any:
         _require_finite(value, 0)
     except DuplicateKeyError as error:
         named = re.search(r'duplicate key "(.*?)" with', str(error.problem), re.DOTALL)
-        raise NotYaml(f"line {_line(error)}: the key {named[1] if named else ''!s:.80} is written twice") from None
+        name = repr(named[1] if named else "")[1:-1]  # control characters escaped
+        raise NotYaml(f"line {_line(error)}: the key {name:.80} is written twice") from None
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise NotYaml(f"line {line}: the character U+{error.character:04X} is not allowed; remove it") from None
     except MarkedYAMLError as error:
         problem = " ".join(str(error.problem or error.context).split())[:200]
         raise NotYaml(f"line {_line(error)}: {problem}") from None

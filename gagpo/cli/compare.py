@@ -90,6 +90,7 @@ def report(*, as_json: Json = False, **options: object) -> None:
     from gagpo.eval.curves import figure_format, plot_curves
     from gagpo.eval.report.report import write_report
     from gagpo.eval.runs import group_runs
+    from gagpo.eval.study import curves_of, has_rows
 
     request = ReportRequest(**request_values(ReportRequest, options))
     if request.y is not None and request.curves is None:
@@ -100,9 +101,15 @@ def report(*, as_json: Json = False, **options: object) -> None:
     groups = group_runs(request.folders)
     pages = [str(write_report(run.folder, ks)) for group in groups.values() for run in group]
     say(*pages)
-    record = _print_study(request, groups, ks) if request.has_table else {}
+    record: dict[str, object] = {}
+    if request.has_table and (request.files or not request.curves or has_rows(groups, request.split)):
+        record = _print_study(request, groups, ks)
+    elif request.has_table:  # curves of training need no evaluation
+        say("no table: no run has been evaluated after training")
     if request.curves:
-        say(str(plot_curves(groups, request.curves, request.x, request.smooth, request.y)))
+        drawn = curves_of(request.files)
+        drawn |= {label: [*drawn.get(label, ()), *runs] for label, runs in groups.items()}
+        say(str(plot_curves(drawn, request.curves, request.x, request.smooth, request.y)))
     if as_json:
         print_json({"pages": pages, **record} if record else pages)
 

@@ -80,7 +80,7 @@ def _prompt_of(run: Path, settings: RunSettings | None, name: str, trust_remote_
 def read_source(source: Path) -> tuple[JournalMetadata, list[Episode]]:
     """What the source stores about its episodes, and the episodes; InvalidArgument if it contains none."""
     if not source.is_file():
-        raise InvalidArgument(f"there is no file {source}")
+        raise InvalidArgument(f"there is no file {source}, and no run of that name")
     metadata: JournalMetadata
     try:
         metadata, stored_episodes = read_journal(source)

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from gagpo.agents.engines.registry import ENGINES, StoredOptions
 from gagpo.base import renamed
 from gagpo.base.core_schema import NotYaml, parse_yaml, read_mapping, write_yaml
-from gagpo.base.nearest import hint
+from gagpo.base.nearest import hint, nearest
 from gagpo.base.options import by_name, by_place, complaint, sentence
 from gagpo.credit import CREDITS, CreditSettings
 from gagpo.settings import keys
@@ -39,9 +39,11 @@ def find_config(config: str | Path) -> Path:
         raise SettingsError(f"there is no settings file {path}: {reason}")
     if path.is_dir() and (path / "config.yaml").is_file():
         raise SettingsError(f"{path} is a run folder; `gagpo train --resume {path}` continues it")
-    raise SettingsError(
-        f"there is no settings file {path}; {hint(path.stem, shipped)} (`gagpo list` shows those that ship)"
-    )
+    files = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
+    names = {file.stem: str(file) for file in files} | {name: name for name in shipped}
+    similar = ", ".join(names[name] for name in nearest(path.stem, names, cutoff=0.6))
+    near = f"; nearest: {similar}" if similar else ""
+    raise SettingsError(f"there is no settings file {path}{near} (`gagpo list` shows those that ship)")
 
 
 def load(config: str | Path, overrides: Sequence[str] = (), earlier: bool = False) -> RunSettings:

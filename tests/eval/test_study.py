@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.eval.curves import plot_curves
 from gagpo.eval.runs import group_runs
 from gagpo.eval.statistics import paired_t
-from gagpo.eval.study import RunRow, Study, read_rows, study_of
+from gagpo.eval.study import RunRow, Study, curves_of, read_rows, study_of
 from gagpo.runs.reading import BadResult
 
 ROOT = Path(__file__).parents[2]
@@ -114,3 +115,35 @@ def test_folders_and_files_stand_together(tmp_path, make_run):
     (tmp_path / "rows.jsonl").write_text('{"label": "a"}\n')
     with pytest.raises(BadResult, match=r"rows\.jsonl, line 1: key 'seed' is missing"):
         study_of({}, [tmp_path / "rows.jsonl"])
+
+
+def rows_file(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def curve(label, seed, split="test", **changes):
+    base = {"label": label, "seed": seed, "split": split, "split_hash": split, "tasks": 4, "tries": 1, "after": 0.5}
+    base |= {"reward_after": 0.5, "area": 0.4, "tokens_total": 10.0, "turns": [10.0, 25.0], "success": [0.25, 0.5]}
+    return {**base, **changes}
+
+
+def test_rows_have_curves_over_iterations_and_turns(tmp_path):
+    path = rows_file(
+        tmp_path / "a.jsonl",
+        curve("a", 1),
+        curve("a", 1, "other"),  # the same run on another split
+        curve("a", 2),
+        curve("b", 1, reports_success=False),
+    )
+    groups = curves_of([path])
+    assert {label: len(runs) for label, runs in groups.items()} == {"a": 2}
+    assert groups["a"][0].series("success_rate") == ([1, 2], [0.25, 0.5])
+    assert groups["a"][0].series("success_rate", "turns_total") == ([10, 25], [0.25, 0.5])
+
+
+@pytest.mark.parametrize("x", ["iteration", "turns"])
+def test_the_rows_of_the_repository_can_be_drawn(tmp_path, x):
+    groups = curves_of([ROOT / "lab/results/credits.jsonl"])
+    assert len(groups) == 9 and all(len(runs) == 5 for runs in groups.values())
+    assert plot_curves(groups, tmp_path / "f.pdf", x=x).read_bytes().startswith(b"%PDF")

@@ -63,3 +63,16 @@ def test_what_is_not_a_file_is_refused(tmp_path, make):
     make(tmp_path / "a.yaml")
     with pytest.raises(InvalidArgument, match=r"a\.yaml cannot be read: not a regular file"):
         read_mapping(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nna\x07me: x", r"line 2: the character U\+0007 is not allowed; remove it$"),
+        ("\x1b", r"line 1: the character U\+001B is not allowed"),
+        ('"a\\u001b": 1\n"a\\u001b": 2', r"line 2: the key a\\x1b is written twice$"),
+    ],
+)
+def test_control_characters_are_named_and_not_shown(text, message):
+    with pytest.raises(NotYaml, match=message):
+        parse_yaml(text)

@@ -9,6 +9,8 @@ import pytest
 from gagpo.data import Episode, Turn
 from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 
+ROOT = Path(__file__).parents[3]
+
 
 def write_result(path: Path, counts, tries=4):
     """Successes of each task among its episodes; a success answers 7 and others 8."""
@@ -82,6 +84,23 @@ def test_reports_show_the_measures(inside, runs):
     assert len(re.findall(r"<th[^>]*>pass@k %", page)) == 1 and "difference, solutions@k" in page
     done = inside("report", *runs, "--markdown", "--pass-at", "2")
     assert "pass@k % | minus a |" in done.stdout and "| b | 2 |" in done.stdout
+
+
+def test_curves_need_no_evaluation(inside, tmp_path):
+    """Of runs in progress, of runs that are never evaluated, and of committed rows."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        rows = [{"iteration": i, "success_rate": 0.1 * i, "entropy": 1.0, "turns_total": 9.0 * i} for i in (1, 2)]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folders = [tmp_path / "a", tmp_path / "b"]
+    done = inside("report", *folders, "--curves", tmp_path / "c.png", "--y", "entropy")
+    assert done.returncode == 0 and (tmp_path / "c.png").stat().st_size > 5000, done.stderr
+    assert "no table: no run has been evaluated after training" in done.stdout
+    done = inside("report", *folders)
+    assert done.returncode == 2 and "there is no finished run" in done.stderr
+    rows = ROOT / "lab/results/credits.jsonl"
+    done = inside("report", rows, "--curves", tmp_path / "f.pdf", "--x", "turns")
+    assert done.returncode == 0 and (tmp_path / "f.pdf").exists() and "graph_value" in done.stdout, done.stderr
 
 
 def test_curves_of_a_metric(inside, runs, tmp_path):

@@ -170,3 +170,24 @@ def test_an_option_may_follow_an_engine_that_is_given_by_name(config):
     settings = load(config(), ["engine=vllm", "engine.options.health_timeout=9", "engine.dtype=bfloat16"])
     assert settings.engine.name == "vllm" and settings.engine.dtype == "bfloat16"
     assert settings.engine.options.health_timeout == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my_confg", "; nearest: FOLDER/my_config.yaml (`gagpo list` shows those that ship)"),
+        ("my_confg.yaml", "; nearest: FOLDER/my_config.yaml (`gagpo list`"),
+        ("zzz.yaml", "zzz.yaml (`gagpo list` shows those that ship)"),
+    ],
+)
+def test_a_misspelt_config_names_the_users_own_files(tmp_path, name, message):
+    (tmp_path / "my_config.yaml").write_text("")
+    with pytest.raises(SettingsError) as error:
+        load(tmp_path / name)
+    assert message.replace("FOLDER", str(tmp_path)) in str(error.value)
+
+
+def test_a_misspelt_shipped_config_names_the_nearest():
+    with pytest.raises(SettingsError, match=r"nearest: alfworld-quickstart") as error:
+        load("alfworld-quikstart")
+    assert "webshop-small" not in str(error.value)
