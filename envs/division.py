@@ -11,6 +11,8 @@ from gagpo.envs.tasks import Task, TaskSet
 
 FEW = 10
 """Tasks from which every split has at least one; fewer tasks always make a training and a test task."""
+SMALL = 100
+"""Tasks of which a fifth is counted; of more, a hash leaves nearly a fifth."""
 
 
 def split_of(key: str) -> str:
@@ -66,14 +68,27 @@ def divided(
 ) -> dict[str, TaskSet]:
     """The task sets of all splits; tasks without a split are divided, and no split stays empty if it can be filled.
 
-    by_chance: the split of each task id, for tasks without one.
+    by_chance: the split of each task id, for tasks without one. Of fewer than :data:`SMALL` tasks a fifth is ``test``.
     advice: for an empty split.
     """
     tasks = list(tasks)
     undecided = {task.id: by_chance[task.id] for task in tasks if not task.split}
-    split_by_id = fill_splits(undecided, splits, {task.split for task in tasks if task.split})
+    named = {task.split for task in tasks if task.split}
+    if len(undecided) < SMALL and "test" not in named:
+        undecided = _with_a_fifth(undecided)
+    split_by_id = fill_splits(undecided, splits, named)
     placed = [replace(task, split=task.split or split_by_id[task.id]) for task in tasks]
     return {split: TaskSet(split, (task for task in placed if task.split == split), advice) for split in splits}
+
+
+def _with_a_fifth(division: Mapping[str, str]) -> dict[str, str]:
+    """The division with exactly a fifth of the keys in ``test``, rounded: chance can leave one of twelve, or six.
+
+    A key that is added may move another one between the splits, as it cannot in a large set.
+    """
+    ranked = sorted(division, key=lambda key: (division[key] != "test", _hash(key)))
+    count = round(len(ranked) / 5)
+    return {key: "test" if rank < count else "train" for rank, key in enumerate(ranked)}
 
 
 def hold_out(tasks: TaskSet, fraction: float, split: str, key: Callable[[Task], str]) -> tuple[TaskSet, TaskSet]:

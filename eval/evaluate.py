@@ -142,12 +142,14 @@ class EvaluationOutcome:
 
     episodes: in the order of the tasks.
     journal: the file that keeps the episodes, if any.
+    stored: number of episodes that the journal had before, of which nothing was asked again.
     usage: requests, tokens and dollars at a server, including those before an interruption.
     """
 
     result: EvalResult
     episodes: list[Episode]
     journal: Path | None = None
+    stored: int = 0
     usage: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -199,6 +201,7 @@ class PreparedEvaluation:
             open_pool(environment, evaluated.kwargs, workers=request.workers) as pool,
             evaluated.session(journal, len(self.tasks) * request.episodes_per_task),
         ):
+            stored = sum(sample < request.episodes_per_task for _, sample in journal.episodes) if journal else 0
             result, episodes = evaluate(
                 replace(evaluated, kwargs=material, concurrency=concurrency),
                 pool,
@@ -212,7 +215,7 @@ class PreparedEvaluation:
         if request.episodes is not None:
             with durable.replacing(request.episodes) as temporary:
                 write_episodes(temporary, episodes)
-        outcome = EvaluationOutcome(result, episodes, journal.path if journal else None)
+        outcome = EvaluationOutcome(result, episodes, journal.path if journal else None, stored)
         if result.failed == result.episodes and outcome.journal:
             outcome.journal.unlink()
         require_finished_episode(result, episodes, environment)

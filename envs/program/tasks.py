@@ -53,7 +53,7 @@ def read_tasks(
 
     A row has an ``id``, and optionally a ``type`` and a ``split``, under these names or with other case and surrounding
     spaces. The program gets them under these names, and the other columns as they are. If the first row has no ``id``,
-    the rows are numbered. By default a fifth of the ids is ``test``: those whose SHA-256 is divisible by 5.
+    the rows are numbered. By default a fifth of the ids is ``test``, chosen by SHA-256.
 
     path: a JSONL, JSON, CSV, TSV or Parquet file, or a folder in a layout of Hugging Face data sets.
     columns: new names, each with the name that a column has in the file; the program gets the new ones.

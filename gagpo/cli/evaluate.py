@@ -110,6 +110,14 @@ def _print_outcome(outcome: EvaluationOutcome, env: str) -> dict[str, object]:
     record = outcome.result.summary()
     if result.task_set.tries > 1:
         record |= {"at_k": at_k_record(result, shown_ks({"": result}))}
+    if outcome.stored:
+        # The journal's key has the server's address, not what the server runs: it may be another model by now.
+        say(
+            f"NOTE: {outcome.stored} of {result.episodes} episodes are stored answers of an earlier evaluation; the "
+            f"model was not asked again. To ask it, delete {outcome.journal} and repeat the command.",
+            "",
+        )
+        record |= {"stored_episodes": outcome.stored}
     say(*result_lines(result, text_width()), *([""] if env else []))
     if result.failed:
         say(f"first failure: {ascii_only(outcome.failure)}")

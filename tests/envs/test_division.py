@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.division import FEW, divided, fill_splits, hold_out, shared, split_of
+from gagpo.envs.division import FEW, SMALL, divided, fill_splits, hold_out, shared, split_of
 from gagpo.envs.tasks import EmptySplit, Task, TaskSet
 
 SPLITS = ("train", "validation", "test")
@@ -70,3 +70,19 @@ def test_equal_problems_on_both_sides_are_refused():
     assert [(a.id, b.id) for a, b in shared(games("x", "y"), games("y", "z"))] == [("y", "y")]
     without_content = TaskSet("test", [Task("y", "test")])
     assert shared(without_content, without_content) and not shared(without_content, games("y"))
+
+
+@pytest.mark.parametrize(("count", "expected"), [(2, 1), (3, 1), (12, 2), (24, 5), (50, 10), (99, 20)])
+@pytest.mark.parametrize("chance", ["train", "test"])
+def test_a_fifth_of_few_tasks_is_a_fifth(count, expected, chance):
+    """By chance all of them may fall on one side."""
+    tasks = [Task(f"t{number}", "") for number in range(count)]
+    sets = divided(tasks, {task.id: chance for task in tasks}, ("train", "test"), "")
+    assert len(sets["test"]) == expected and len(sets["train"]) == count - expected
+
+
+def test_many_tasks_are_divided_by_their_hash_alone():
+    tasks = [Task(f"t{number}", "") for number in range(SMALL)]
+    chance = {task.id: "test" if number < 30 else "train" for number, task in enumerate(tasks)}
+    sets = divided(tasks, chance, ("train", "test"), "")
+    assert sorted(sets["test"].ids) == sorted(f"t{number}" for number in range(30))

@@ -194,6 +194,25 @@ def test_one_command_evaluates_whatever_answers(tmp_path, monkeypatch, capsys):
         assert command(monkeypatch, *common, "--seed", 1, "-k", "max_turns=2") == 0 and len(server.requests) > asked
 
 
+def test_a_stored_result_says_so_and_how_to_ask_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with serving(style="<action>{}</action>") as server:
+        common = ["eval", "openai:m", "--base-url", server.url, "--env", CORRIDOR, "--split", "test", "-q", "--json"]
+        assert command(monkeypatch, *common) == 0
+        first = capsys.readouterr().out
+        assert "NOTE" not in first and "stored_episodes" not in json.loads(first.splitlines()[-1])
+        asked = len(server.requests)
+        assert command(monkeypatch, *common) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("NOTE: 4 of 4 episodes are stored answers of an earlier evaluation")
+        assert json.loads(lines[-1])["stored_episodes"] == 4 and len(server.requests) == asked
+        assert command(monkeypatch, *common, "--episodes-per-task", "2") == 0
+        assert capsys.readouterr().out.startswith("NOTE: 4 of 8 episodes")
+        Path(json.loads(lines[-1])["journal"]).unlink()  # as the note says
+        assert command(monkeypatch, *common) == 0 and "NOTE" not in capsys.readouterr().out
+        assert len(server.requests) >= 2 * asked
+
+
 def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsys):
     import yaml
 
