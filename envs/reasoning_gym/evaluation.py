@@ -96,12 +96,18 @@ def evaluate(code: Any, global_names: dict[str, Any], local_names: Mapping[str, 
 
 
 def _is_mathematical(name: str, names: Mapping[str, Any]) -> bool:
-    """Whether ``name`` is a symbol, a number, or a function of SymPy that does nothing but calculate."""
-    from sympy import Basic
+    """Whether ``name`` is a symbol, a finite number, or a function of SymPy that does nothing but calculate.
+
+    An unevaluated operation is not: the derivative of ``Integral(f, x)`` is ``f``, so it would integrate any ``f``.
+    """
+    from sympy import Add, Basic, Mul, Number, Pow, Symbol, zoo
+    from sympy.core.function import Application
 
     value = names.get(name)
     if isinstance(value, type):
-        return issubclass(value, Basic)
+        return issubclass(value, Application | Number | Symbol | Add | Mul | Pow)
+    if isinstance(value, Number) or value is zoo:
+        return bool(value.is_finite)
     return isinstance(value, Basic) or (name in _FUNCTIONS and getattr(value, "__module__", "").startswith("sympy."))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import resource
 from collections import OrderedDict
 from contextlib import suppress
@@ -20,9 +21,15 @@ import reasoning_gym
 from gagpo.base.child import Pipe
 from gagpo.envs.math.verify.worker import OutOfTime, cpu_limit
 from gagpo.envs.reasoning_gym.evaluation import restrict
+from gagpo.envs.reasoning_gym.grading import is_nonfinite, is_right
 
 _CACHED = 512  # problems: the episodes of a group share one, and some take seconds to generate
-_NONSENSE = "no such answer"
+_NONSENSE = {"propositional_logic": "(P ∧ ¬P)"}
+"""An answer that is wrong in every problem of a family, by default ``_NO_ANSWER``.
+
+A contradiction follows from premises that contradict each other, and so does every other statement.
+"""
+_NO_ANSWER = "no such answer"
 _EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")
 """Where families without a single right answer put one, in their metadata."""
 
@@ -32,10 +39,12 @@ Entry = dict[str, Any]  # a problem as reasoning-gym describes it
 class ProblemFamily:
     """The problems of a family with one configuration.
 
-    config: fields of the family's configuration, ``seed`` and ``size`` included.
+    name: of the family.
+    config: fields of its configuration, ``seed`` and ``size`` included.
     """
 
     def __init__(self, name: str, config: dict[str, Any]):
+        self.name = name
         self.dataset = reasoning_gym.create_dataset(name, **config)
         self._entries: OrderedDict[int, Entry] = OrderedDict()
 
@@ -47,12 +56,19 @@ class ProblemFamily:
     def score(self, index: int, answer: str) -> float:
         """The score of ``answer``, from 0 to 1.
 
-        Some verifiers give nonsense the full score for some problems. There, only the family's own answer is correct.
+        The family's verifier can give less than the full score. It gives the full score only to an answer of the right
+        value. If it also accepts nonsense for this problem, only the family's own answer is right.
         """
         entry = self._entry(index)
         score = self._score(answer, entry)
-        expected_answer = str(entry["answer"]).strip().casefold()
-        if score >= 1 and answer.strip().casefold() != expected_answer and self._score(_NONSENSE, entry) >= 1:
+        expert_answer = entry["expert_answer"] or ""
+        if answer.strip().casefold() == expert_answer.strip().casefold():
+            return score
+        # Only where the answer contains numbers: "nan" is also a word.
+        if re.search(r"\d", expert_answer) and is_nonfinite(answer):
+            return 0.0
+        nonsense = _NONSENSE.get(self.name, _NO_ANSWER)
+        if score >= 1 and not (is_right(self.name, answer, entry) and self._score(nonsense, entry) < 1):
             return 0.0
         return score
 

@@ -16,6 +16,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.check.check import check
 from gagpo.envs.lookup import UnknownEnvironment, find_spec, markov_key
 from gagpo.envs.reasoning_gym.env import extract_answer
+from gagpo.envs.reasoning_gym.grading import is_equal, is_nonfinite
 
 FEW = {"tasks": {"train": "0-9", "test": "1000-1003"}}
 WITHOUT_ANSWERS = {"boxnet", "rush_hour"}
@@ -56,6 +57,31 @@ def score(family: str, answer: str) -> tuple[float, str]:
 )
 def test_the_answer_is_what_stands_between_the_last_tags(response: str, answer: str) -> None:
     assert extract_answer(response) == answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "digits", "equal"),
+    [
+        ("1,234", "1234", None, True),
+        ("12,34", "1234", None, False),
+        ("0.3333", "0.3333333333", 3, True),
+        ("0.33", "0.3333333333", 3, False),
+        ("1/3", "0.3333333333", 3, True),
+        ("1/3", "0.3333333333", None, False),
+        ("-5", "5", None, False),
+        ("−5", "-5", None, True),
+        ("nan1", "1", None, False),
+        ("snan1", "1", 3, False),
+        ("1e99999999", "1e99999998", 3, False),
+        ("1/0", "1", 3, False),
+        ("[1, 2]", "[1, 2, 3]", None, False),
+        ("New  York", "new york", None, True),
+        ("", "0", None, False),
+    ],
+)
+def test_answers_are_compared_by_value(answer: str, expected: str, digits: int | None, equal: bool) -> None:
+    assert is_equal(answer, expected, digits) == equal
+    assert not is_nonfinite("banana 1e5") and is_nonfinite("snan1") == is_nonfinite("9" * 400) == True  # noqa: E712
 
 
 def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +221,145 @@ def test_an_unknown_family_names_the_nearest(name: str, words: str) -> None:
 def test_the_checks_pass(family: str) -> None:
     findings = check(f"reasoning_gym:{family}", FEW, episodes=3)
     assert [(found.name, found.detail) for found in findings if not found.ok] == []
+
+
+SCORED = (
+    ("coin_flip", 1, "0", False),  # a prefix of 0.3125
+    ("coin_flip", 1, "0.31", False),
+    ("coin_flip", 1, "0.3126", False),
+    ("coin_flip", 1, "5/16", True),
+    ("coin_flip", 3, "0.234", True),  # 0.234375
+    ("complex_arithmetic", 0, "nan", False),
+    ("complex_arithmetic", 0, "nan + nanj", False),
+    ("complex_arithmetic", 0, "48+36i", True),
+    ("number_sorting", 2, "['nan', 'nan', 'nan']", False),
+    ("number_sorting", 2, "['66.5', '62.1', '-82.0']", False),  # within 1 of each
+    ("number_sorting", 2, "[67.1, 61.80, -81.7]", True),
+    ("gsm_symbolic", 1, "-44", False),
+    ("gsm_symbolic", 1, "44 or 45", False),
+    ("gsm_symbolic", 1, "$44.0", True),
+    ("puzzle24", 0, "4*6*1*1", False),  # other numbers
+    ("puzzle24", 0, "9 + (5*3)*1", True),
+    ("countdown", 0, "6*98 - 54*34 + 66 + floor(pi)", False),
+    ("simple_integration", 1, "Integral(-272*x**7/15 - 5/4, x)", False),
+    ("word_sorting", 1, "thought, sentence, federal, ambassador, Only, zebra", False),
+    ("word_sorting", 1, "thought,sentence,federal,ambassador,Only", True),
+    ("fraction_simplification", 0, "79/173 + 1", False),
+    ("fraction_simplification", 0, "79/173", True),
+    ("time_intervals", 0, "5 hours", False),
+    ("time_intervals", 0, "5", True),
+    ("knights_knaves", 0, "Jacob is a knave and Victoria is a knight", True),
+    ("knights_knaves", 0, "It is wrong that Victoria is a knight, and Jacob is a knave.", False),
+    ("propositional_logic", 0, "(zzz ∨ zzz)", False),
+    ("prime_factorization", 3, "7 × 5 × 7", True),
+)
+SCORES = """
+import json, sys
+from gagpo.envs.reasoning_gym.evaluation import restrict
+from gagpo.envs.reasoning_gym.worker import ProblemFamily
+cases, path = json.loads(sys.argv[1])
+restrict()
+scores = [ProblemFamily(name, {"seed": 0, "size": 1100}).score(seed, answer) for name, seed, answer, _ in cases]
+with open(path, "w") as file:
+    json.dump(scores, file)
+"""
+
+
+def run_separately(script: str, *arguments: object) -> None:
+    """Run a script in a process of its own, in which evaluating is restricted for good."""
+    subprocess.run(
+        [sys.executable, "-c", script, json.dumps(arguments)],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        stdout=subprocess.DEVNULL,
+        check=True,
+        timeout=600,
+    )
+
+
+@pytest.mark.interop
+@installed
+def test_only_an_answer_of_the_right_value_gets_the_full_score(tmp_path: Path) -> None:
+    run_separately(SCORES, SCORED, str(tmp_path / "scores.json"))
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    wrong = [case for case, score in zip(SCORED, scores, strict=True) if (score == 1) != case[3]]
+    assert wrong == []
+
+
+NONSENSE = """
+import json, re, sys
+from gagpo.envs.reasoning_gym.evaluation import restrict
+from gagpo.envs.reasoning_gym.worker import ProblemFamily
+
+NUMBER = re.compile(r"\\d+(?:\\.\\d+)?")
+FIXED = ("no such answer", "nan", "-inf", "1e999", "0", "-1", "[]", "{}", "null", "x", "nan + nani", "['nan', 'nan']")
+
+def increased(match):
+    return match[0] + "7" if "." in match[0] else str(int(match[0]) + 1)
+
+def nonsense(gold, others):
+    yield from (("fixed", answer) for answer in FIXED)
+    yield from (("of another problem", other or "") for other in others)
+    for name, value in (("NaN", "nan"), ("infinite", "Infinity"), ("zero", "0"), ("increased", increased)):
+        yield name, NUMBER.sub(value, gold)
+    yield "slightly increased", NUMBER.sub(lambda match: f"{float(match[0]) + 0.3:.3f}", gold)
+    numbers = list(NUMBER.finditer(gold))
+    for match in (numbers[:1] + numbers[-1:]):
+        yield "a number increased", gold[:match.start()] + increased(match) + gold[match.end():]
+    yield "other words", re.sub(r"[^\\W\\d_]+", "zzz", gold)
+    yield "negated", "-" + gold
+    yield "cut", gold[: len(gold) // 3 + 1]
+    yield "reversed", gold[::-1]
+    yield "repeated", gold + gold
+    yield from (("continued", gold + end) for end in (", zzz", " 7", ", 7"))
+
+def is_same(answer, gold):
+    try:
+        return float(answer) == float(gold)
+    except ValueError:
+        return answer.strip().casefold() == gold.strip().casefold()
+
+seeds, families, path = json.loads(sys.argv[1])
+restrict()
+table = {}
+for name in families:
+    family = ProblemFamily(name, {"seed": 0, "size": 1100})
+    golds = [family.problem(seed)[1] for seed in seeds]
+    paid, answers = [], 0
+    for seed, gold in zip(seeds, golds):
+        others = [other for other in golds if other != gold]
+        wrong = [(form, answer) for form, answer in nonsense(gold or "", others) if not is_same(answer, gold or "")]
+        answers += len(wrong)
+        paid += [(form, answer) for form, answer in wrong if family.score(seed, answer) >= 1]
+    table[name] = (answers, paid)
+with open(path, "w") as file:
+    json.dump(table, file)
+"""
+RIGHT_TOO = {
+    ("graph_color", "a number increased"),  # another colour that no neighbour has
+    ("prime_factorization", "reversed"),
+    ("propositional_logic", "of another problem"),
+    ("puzzle24", "reversed"),
+    ("rubiks_cube", "continued"),
+    ("sokoban", "repeated"),
+    ("time_intervals", "cut"),  # 5 for 5 days
+    ("tower_of_hanoi", "negated"),  # a dash before the first move
+}
+
+
+@pytest.mark.interop
+@pytest.mark.slow
+def test_no_family_pays_nonsense_of_the_form_of_an_answer(tmp_path: Path) -> None:
+    """Every form of nonsense, for every family and several seeds; prints a table."""
+    pytest.importorskip("reasoning_gym", reason="the package reasoning-gym is not installed")
+    from gagpo.envs.reasoning_gym.env import families
+
+    written = tmp_path / "table.json"
+    run_separately(NONSENSE, [0, 1, 2, 3], families(), str(written))
+    table = json.loads(written.read_text())
+    for family, (answers, paid) in table.items():
+        print(f"{family:28} {answers:4} wrong answers, paid: {paid}")
+    wrongly_paid = {(family, form): answer for family, (_, paid) in table.items() for form, answer in paid}
+    assert {key: wrongly_paid[key] for key in wrongly_paid.keys() - RIGHT_TOO} == {}
 
 
 EVERY_FAMILY = """
