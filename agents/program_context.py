@@ -134,7 +134,8 @@ class ProgramContext(Context):
         logprobs = response.logprobs[: len(ids)]
         tokens = zip(ids, logprobs, strict=True) if request["logprobs"] else ()
         listed = [(self.tokenizer.decode([token]), float(logprob)) for token, logprob in tokens]
-        completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed, stop)
+        listed_ids = [int(token) for token in ids] if request.get("ids") else ()
+        completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed, listed_ids, stop)
         turn = Turn.of(self._decode(ids), completion.text, finish == "length")
         return replace(turn, completion=completion.action, prompt_ids=prompt_ids, response_ids=ids, logprobs=logprobs)
 

@@ -19,6 +19,7 @@ class ConversationTurn:
     extends: the number of that turn, None for a new conversation.
     rewrites: whether its messages contain an altered answer of an earlier turn.
     answer_digest: of the answer's message; empty before the answer.
+    answer_ids: of the sampled tokens, if a reward function asks for them.
     """
 
     prefix_digest: bytes
@@ -27,6 +28,7 @@ class ConversationTurn:
     rewrites: bool = False
     answer_digest: bytes = b""
     answer: Message | None = None
+    answer_ids: Sequence[int] = ()
 
 
 @dataclass
@@ -34,10 +36,12 @@ class Conversations:
     """The conversations of one episode; most programs have a single one.
 
     rewritten: answers that a program sent back altered. From there on its prompt is a new row for the trainer.
+    token_ids: whether answers come with the ids of their tokens.
     """
 
     turns: list[ConversationTurn] = field(default_factory=list)
     rewritten: int = 0
+    token_ids: bool = False
 
     def add_request(self, request: ChatRequest) -> Json:
         """The next turn's request as plain data for the agent.
@@ -74,6 +78,8 @@ class Conversations:
             "logprobs": request.logprobs,
         }
         position = {"number": len(self.turns) - 1, "extends": extends}
+        if self.token_ids:
+            limits["ids"] = True
         return {**position, "messages": messages, "tools": request.functions, **limits}
 
     def _named(self, conversation: Sequence[Message], digests: Sequence[bytes]) -> list[Message]:
@@ -105,12 +111,14 @@ class Conversations:
         turn = self.turns[-1]
         turn.answer = completion.message
         turn.answer_digest = digest(completion.message)
+        turn.answer_ids = completion.ids
 
     @property
     def transcript(self) -> list[Json]:
         """What a reward function gets: for every turn the new ``messages``, the turn they follow, and the answer."""
         return [
             {"extends": turn.extends, "messages": turn.messages, "answer": turn.answer}
+            | ({"ids": list(turn.answer_ids)} if self.token_ids else {})
             for turn in self.turns
             if turn.answer is not None
         ]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from gagpo.base.cores import available_cores
 from gagpo.base.errors import InvalidArgument, MissingPackage
+from gagpo.base.nearest import hint
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.command import command_words
 from gagpo.envs.pool import Pool
@@ -32,7 +33,9 @@ class ProgramEnv(TextEnv):
     tasks: a file of rows or a folder of such files; see :func:`gagpo.envs.program.tasks.read_tasks`.
     columns: new names of its columns, such as ``{"question": "Q"}`` for the column ``Q``.
     reward: ``module:function``: ``def reward(task, transcript)``, which returns the reward at the end of the program.
-        By default the program reports it.
+        By default the program reports it; with ``reward`` only the function's value counts.
+    hidden: columns that only ``reward`` gets, not the program. By default those that its parameters name.
+    reward_environment: names of environment variables that only ``reward`` gets, such as the key of another model.
     max_turns: requests that are answered.
     tokens: sampled tokens after which no request is answered.
     timeout: seconds for the program's own work in an episode, without waiting for answers.
@@ -43,7 +46,12 @@ class ProgramEnv(TextEnv):
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
     markov_key: ClassVar[MarkovKey | None] = "state"
-    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"environment", "memory", "timeout"}
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {
+        "environment",
+        "memory",
+        "reward_environment",
+        "timeout",
+    }
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks", "columns"})
     code_arguments: ClassVar[frozenset[str]] = frozenset({"command", "agent", "reward"})
 
@@ -59,6 +67,8 @@ class ProgramEnv(TextEnv):
         memory: int | None = None,
         environment: str | Sequence[str] = (),
         columns: Mapping[str, str] | None = None,
+        hidden: str | Sequence[str] | None = None,
+        reward_environment: str | Sequence[str] = (),
         **kwargs: Any,
     ):
         super().__init__(max_turns=max_turns, **kwargs)
@@ -82,8 +92,12 @@ class ProgramEnv(TextEnv):
         self.tokens = tokens
         self.timeout = timeout
         self.environment = named(environment)
+        self.reward_environment = named(reward_environment, "reward_environment")
+        if not reward and (hidden is not None or self.reward_environment):
+            raise InvalidArgument("hidden and reward_environment need reward='module:function'")
         self.concurrency = available_cores()  # each episode starts a program
         self._tasks, self._rows = read_tasks(tasks, columns)
+        self.hidden = None if hidden is None else self._hidden(hidden)
         # By default the last split is evaluated, so it must not be empty where the other has tasks.
         self.splits = tuple(sorted(SPLITS, key=lambda split: len(self._tasks[split]) > 0))  # type: ignore[misc]
 
@@ -96,13 +110,26 @@ class ProgramEnv(TextEnv):
 
         env = cls(**kwargs)
         limits = Limits(env.max_turns, env.tokens, env.timeout, reset_timeout, step_timeout)
-        variables = passed(env.environment)
-        return ProgramPool(env.program, limits, env._find, env.memory or memory, variables=variables)
+        every = passed([*env.environment, *env.reward_environment])
+        of_reward = {name: every.pop(name) for name in env.reward_environment if name not in env.environment}
+        memory = env.memory or memory
+        return ProgramPool(
+            env.program, limits, env._find, memory, variables=every, hidden=env.hidden, reward_variables=of_reward
+        )
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._tasks:
             raise InvalidArgument(f"no split {split!r}; choose from {', '.join(SPLITS)}")
         return self._tasks[split]
+
+    def _hidden(self, names: str | Sequence[str]) -> list[str]:
+        """The columns that ``hidden`` lists, as a list or as one text with commas."""
+        listed = names.replace(",", " ").split() if isinstance(names, str) else list(names)
+        columns = sorted({column for row in self._rows.values() for column in row} - {"id", "split", "type"})
+        for name in listed:
+            if name not in columns:
+                raise InvalidArgument(f"hidden: no row has a column {name!r:.80}; {hint(str(name), columns)}")
+        return listed
 
     def begin(self, task: Task) -> Outcome:
         raise InvalidArgument("a program needs a model that it asks: use gagpo train or gagpo eval")

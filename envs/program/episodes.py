@@ -25,11 +25,10 @@ from typing import NamedTuple
 
 from gagpo.data import SUCCESS_ASSUMED
 from gagpo.envs.program.conversations import Conversations
-from gagpo.envs.program.messages import ChatRequest, Completion, GatewayError, Json, unexpected
+from gagpo.envs.program.messages import MAX_REWARD, ChatRequest, Completion, GatewayError, Json, unexpected
 from gagpo.envs.program.runs import RunResult, Runs
 from gagpo.envs.tasks import Task
 
-MAX_REWARD = 1e9
 NO_REWARD = (
     'the program ended without a reward: print {"reward": 1.0} as its last line, post it to $GAGPO_REWARD_URL, or set '
     "the argument reward of the environment"
@@ -88,12 +87,26 @@ class Limits:
     next_request: float
 
 
+@dataclass(frozen=True)
+class Judge:
+    """A reward function, of which the program knows nothing.
+
+    hidden: columns of the row that only the function gets.
+    variables: environment variables that only the function gets.
+    token_ids: whether the function needs the ids of the sampled tokens.
+    """
+
+    hidden: frozenset[str] = frozenset()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    token_ids: bool = False
+
+
 @dataclass
 class ProgramEpisode:
     """One run of the program. Everything happens in the thread of ``loop``.
 
     row: the task's row in the file.
-    has_reward_function: whether a reward function gives the reward.
+    judge: the reward function; None if the program reports its reward.
     report_outcome: takes an outcome, one for each reset and each answer.
     token: the API key that identifies the episode in its requests.
     success: as reported; None if the reward decides.
@@ -104,7 +117,7 @@ class ProgramEpisode:
 
     task: Task
     row: Json
-    has_reward_function: bool
+    judge: Judge | None
     limits: Limits
     loop: AbstractEventLoop
     runs: Runs
@@ -132,7 +145,10 @@ class ProgramEpisode:
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the program."""
-        self._run = self.runs.start({"variables": dict(variables), "row": self.row}, self._on_end)
+        hidden = self.judge.hidden if self.judge else ()
+        row = {name: value for name, value in self.row.items() if name not in hidden}
+        self.conversations.token_ids = bool(self.judge and self.judge.token_ids)
+        self._run = self.runs.start({"variables": dict(variables), "row": row}, self._on_end)
         self._watch(self.limits.first_request)
 
     def ask(self, request: ChatRequest, state_key: str) -> Future[Completion]:
@@ -211,10 +227,11 @@ class ProgramEpisode:
 
     def _judge(self, output: str) -> None:
         """Run the reward function, or conclude with the reward that the program reported."""
-        if not self.has_reward_function:
+        if self.judge is None:
             self._finish(RunResult(output, ""))
             return
-        order = {"variables": {}, "row": self.row, "transcript": self.conversations.transcript}
+        transcript = self.conversations.transcript
+        order = {"variables": dict(self.judge.variables), "row": self.row, "transcript": transcript}
         self._run = self.runs.start(order, self._finish)
         late = f"the reward function took more than {self.limits.next_request:g} s"
         self._timer = self.loop.call_later(self.limits.next_request, self._hang, late)

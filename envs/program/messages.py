@@ -46,6 +46,8 @@ _UNSUPPORTED_PARTS = ("function_call", "audio")  # parts of an answer that no ch
 
 Model = TypeVar("Model", bound=BaseModel)
 
+MAX_REWARD = 1e9
+
 
 class GatewayError(GagpoError):
     """A request that gets an error as its answer.
@@ -312,6 +314,7 @@ class Completion:
     finish: ``stop``, ``length`` or ``tool_calls``.
     usage: tokens of the prompt and of the answer.
     logprobs: token and log-probability of each sampled token, if asked for.
+    ids: of the sampled tokens, if a reward function asks for them.
     stop: the stop string that ended it, '' for another end.
     rejected: in place of an answer, why the request cannot be shown to the model; '' for an answer.
     status: of HTTP, for a rejected request.
@@ -322,6 +325,7 @@ class Completion:
     finish: str = "stop"
     usage: Sequence[int] = (0, 0)
     logprobs: Sequence[tuple[str, float]] = ()
+    ids: Sequence[int] = ()
     stop: str = ""
     rejected: str = ""
     status: int = 0

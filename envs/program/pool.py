@@ -20,7 +20,7 @@ from typing import Any
 from gagpo.base.errors import GagpoError
 from gagpo.envs.pool.slots import BasePool, Event, Worker
 from gagpo.envs.pool.wire import Request
-from gagpo.envs.program.episodes import Limits, ProgramEpisode, ProgramFault, ProgramOutcome
+from gagpo.envs.program.episodes import Judge, Limits, ProgramEpisode, ProgramFault, ProgramOutcome
 from gagpo.envs.program.messages import Completion, Json
 from gagpo.envs.program.runs import Runs
 from gagpo.envs.program.server import GatewayServer
@@ -41,6 +41,8 @@ class ProgramPool(BasePool):
     find: gives the task and the row of an id.
     memory: megabytes that a program may allocate; None for no limit.
     variables: environment variables of all programs; by default :func:`gagpo.envs.program.variables.passed`.
+    hidden: columns that only the reward function gets; by default those that its parameters name.
+    reward_variables: environment variables that only the reward function gets.
     """
 
     def __init__(
@@ -51,17 +53,22 @@ class ProgramPool(BasePool):
         memory: int | None = None,
         max_restarts: int = 1,
         variables: Mapping[str, str] | None = None,
+        hidden: Sequence[str] | None = None,
+        reward_variables: Mapping[str, str] | None = None,
     ):
         self._worker = Worker()
         super().__init__([self._worker], max_restarts)
         self._outcomes: queue.SimpleQueue[tuple[int, ProgramOutcome]] = queue.SimpleQueue()
         self._limits = limits
         self._find = find
-        self._has_reward_function = bool(program["reward"])
         self._programs: dict[int, ProgramEpisode] = {}  # by the number of the slot's episode; of the gateway's thread
         self._loop = asyncio.new_event_loop()
         self._server = GatewayServer()
         self._runs = Runs(self._loop, program, memory, passed(()) if variables is None else variables)
+        self._judge: Judge | None = None
+        if program["reward"]:
+            columns = self._runs.secret_columns if hidden is None else hidden
+            self._judge = Judge(frozenset(columns), reward_variables or {}, self._runs.needs_token_ids)
         self._thread = threading.Thread(target=self._serve, name="gateway", daemon=True)
         self._thread.start()
 
@@ -138,7 +145,7 @@ class ProgramPool(BasePool):
         except GagpoError as error:  # an unknown task
             report(ProgramFault("errors", str(error)))
             return
-        episode = ProgramEpisode(task, row, self._has_reward_function, self._limits, self._loop, self._runs, report)
+        episode = ProgramEpisode(task, row, self._judge, self._limits, self._loop, self._runs, report)
         self._programs[number] = episode
         episode.start(self._server.admit(episode) | {"GAGPO_SEED": str(seed or 0)})
 

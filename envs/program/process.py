@@ -19,14 +19,14 @@ from gagpo.base.separation import separate
 from gagpo.envs.base import Info
 from gagpo.envs.pool.wire import Garbage
 from gagpo.envs.program.command import run
-from gagpo.envs.program.messages import Json
-from gagpo.envs.program.rewards import author, call_reward
+from gagpo.envs.program.messages import MAX_REWARD, Json
+from gagpo.envs.program.rewards import author, call_reward, needs_token_ids, secret_columns
 
 FUNCTIONS: Registry[Callable[..., Any]] = Registry("function", "gagpo.functions", {})
 
 
 class ProgramProcess(gymnasium.Env[str, str]):
-    """``reset`` runs the program, or the reward function, to its end. Its ``task`` is JSON.
+    """``reset`` runs the program, or the reward function, to its end, or describes that function. Its ``task`` is JSON.
 
     It returns the output, with ``status`` and ``errors`` of a command in the ``info``. For arguments see
     :class:`gagpo.envs.program.env.ProgramEnv`.
@@ -52,6 +52,9 @@ class ProgramProcess(gymnasium.Env[str, str]):
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[str, Info]:
         order: Json = json.loads((options or {})["task"])
+        if "describe" in order:
+            function = FUNCTIONS.find(self.reward_function)
+            return json.dumps([secret_columns(function), needs_token_ids(function)]), {"status": 0}
         separate()  # from other episodes, whose keys this one must not read
         os.environ.update(order["variables"])
         tempfile.tempdir = None  # the cached choice of the fork server: the next use reads TMPDIR again
@@ -117,13 +120,23 @@ def _number(value: object, author: str) -> float:
     convertible = hasattr(type(number), "__float__") and not hasattr(number, "shape")
     try:
         if convertible:
-            return float(number)  # type: ignore[arg-type]
+            return _bounded(float(number), author)  # type: ignore[arg-type]
     except OverflowError:
-        return math.inf  # rejected later, as any number that is too large
+        return _bounded(math.inf, author)
+    except Garbage:
+        raise
     except (TypeError, ValueError):
         pass
     kind = f"an array of shape {number.shape}" if hasattr(number, "shape") else type(number).__name__
     raise Garbage(f'{author} returned {kind} as the reward; return a number, or {{"reward": 1.0, "success": True}}')
+
+
+def _bounded(number: float, author: str) -> float:
+    if not abs(number) <= MAX_REWARD:
+        raise Garbage(
+            f"{author} returned {number} as the reward; return a number from {-MAX_REWARD:g} to {MAX_REWARD:g}"
+        )
+    return number
 
 
 def _unwrapped(value: object) -> object:

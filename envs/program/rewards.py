@@ -1,9 +1,14 @@
-"""Reward functions of programs: three forms, told apart by the names of their parameters.
+"""Reward functions of programs, called by the names of their parameters.
 
-- ``def reward(task, transcript)``: the row of the tasks file, and :mod:`gagpo.envs.program.transcripts`.
-- ``def reward(completions, answer, **kwargs)``, as for TRL: lists with one item, an episode. ``prompts`` and
-  ``completions`` hold lists of messages, and every key of the row is a keyword. It returns a list with one reward.
-- ``def reward(completion, answer, **kwargs)``, as for verifiers: the same without the lists. ``state`` holds all of it.
+A function may name, in any order, columns of the task's row and the names of one of these forms:
+
+- ``task``, ``transcript``: the row, and :mod:`gagpo.envs.program.transcripts`.
+- ``prompts``, ``completions``, ``completion_ids``, as for TRL: lists with one item, an episode. Every column is a list
+  with one value too, and so is what it returns; None there is no reward.
+- ``prompt``, ``completion``, ``state``, ``info``, ``task``, ``parser``, as for verifiers: the same without the lists.
+- ``data_source``, ``solution_str``, ``ground_truth``, ``extra_info``, as for verl, or the plurals of its batches.
+
+Where the row has a column ``prompt`` that is text, prompts and completions are texts, as in TRL; otherwise messages.
 """
 
 from __future__ import annotations
@@ -19,9 +24,16 @@ from typing import Any
 from gagpo.base.errors import first_line
 from gagpo.envs.pool.wire import Garbage
 from gagpo.envs.program.messages import Json
-from gagpo.envs.program.transcripts import prompt_and_completion
+from gagpo.envs.program.transcripts import conversation, prompt_and_completion
 
+OWN = ("task", "transcript")
+TRL = ("prompts", "completions", "completion_ids")
+VERIFIERS = ("prompt", "completion", "state", "info", "task", "parser")
+VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
+VERL_BATCH = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
+_ALSO_TRL = ("trainer_state", "log_extra", "log_metric")
 _RESERVED = ("prompt", "completion", "completion_ids")  # keys of a row that TRL does not pass on
+_OF_TASK = ("id", "split", "type")
 
 
 class RewardError(Garbage):
@@ -36,7 +48,8 @@ def call_reward(function: Callable[..., Any], row: Json, transcript: Sequence[Js
     Raises: RewardError naming file, line and row.
     """
     try:
-        result = function(*_positional(function, row, transcript), **_keywords(function, row, transcript))
+        positional, keywords = _arguments(function, row, transcript)
+        result = function(*positional, **keywords)
         if inspect.isawaitable(result):
             result = asyncio.run(_awaited(result))
     except (Exception, SystemExit) as error:
@@ -45,11 +58,32 @@ def call_reward(function: Callable[..., Any], row: Json, transcript: Sequence[Js
         text = first_line(error)
         problem = f"{type(error).__name__}: {text}" if text else type(error).__name__
         raise RewardError(f"{_place(function, error)}: {problem} ({_name(row)})") from None
-    if "completions" in _parameters(function):
+    if _form(function) in (TRL, VERL_BATCH):
         result = _only_item(result, row)
+        result = 0.0 if result is None else result  # as in TRL: this function does not reward the episode
     if result is None:
         raise RewardError(f"{author(row)} returned None; return a number")
+    if isinstance(result, Mapping) and "score" in result and "reward" not in result:  # as for verl
+        result = {"reward": result["score"]}
     return result
+
+
+def secret_columns(function: Callable[..., Any]) -> list[str]:
+    """The columns that a function names, which its program must not get: they are usually the right answer.
+
+    Names of a form are no columns, apart from those that verl reads from a column.
+    """
+    names = [name for name in _names(function) if name not in (*TRL, *_ALSO_TRL, *_OF_TASK)]
+    if _form(function) in (VERL, VERL_BATCH):
+        names = [name.removesuffix("s") if name in VERL_BATCH else name for name in names]
+        secret = {"ground_truth": ["reward_model", "ground_truth", "answer"], "extra_info": ["extra_info"]}
+        return [column for name in names for column in secret.get(name, [] if name in VERL else [name])]
+    return [name for name in names if name not in ("prompt", "completion", "state", "task", "parser", "transcript")]
+
+
+def needs_token_ids(function: Callable[..., Any]) -> bool:
+    """Whether a function names the ids of the sampled tokens."""
+    return "completion_ids" in _names(function)
 
 
 async def _awaited(awaitable: Any) -> Any:
@@ -64,39 +98,89 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
         return {}
 
 
-def _positional(function: Callable[..., Any], row: Json, transcript: Sequence[Json]) -> tuple[object, ...]:
-    """The positional arguments: those of the first form."""
-    names = _parameters(function)
-    return () if "completions" in names or "completion" in names else (row, transcript)
+def _names(function: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that stand for one argument each."""
+    several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return [name for name, parameter in _parameters(function).items() if parameter.kind not in several]
 
 
-def _keywords(function: Callable[..., Any], row: Json, transcript: Sequence[Json]) -> Json:
-    """The keyword arguments: those of the second and third form that the function takes."""
+def _form(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The form that the names of the parameters belong to; that of TRL for ``**kwargs`` alone."""
+    names = set(_names(function))
+    kinds = {parameter.kind for parameter in _parameters(function).values()}
+    if names & set(TRL) or kinds == {inspect.Parameter.VAR_KEYWORD}:
+        return TRL
+    for form, name in ((VERL, "solution_str"), (VERL_BATCH, "solution_strs"), (OWN, "transcript")):
+        if name in names:
+            return form
+    return VERIFIERS if names & set(VERIFIERS) - {"task"} else OWN
+
+
+def _arguments(
+    function: Callable[..., Any], row: Json, transcript: Sequence[Json]
+) -> tuple[tuple[object, ...], dict[str, Any]]:
+    """The positional and the keyword arguments; the row and the transcript for a function without names."""
+    names = _names(function)
     parameters = _parameters(function)
-    is_batched = "completions" in parameters
-    if not is_batched and "completion" not in parameters:
-        return {}
-    prompt, completion = prompt_and_completion(transcript)
-    columns = {key: value for key, value in row.items() if key not in _RESERVED}
-    if is_batched:
-        # TRL passes these three; what is logged through them has no place here.
-        offered: Json = {"trainer_state": None, "log_extra": _log_nothing, "log_metric": _log_nothing}
-        offered |= {key: [value] for key, value in columns.items()}
-        offered |= {"prompts": [prompt], "completions": [completion]}
-    else:
-        messages = {"prompt": prompt, "completion": completion}
-        offered = {"state": {**columns, **messages}, **columns, **messages}
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    required = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-    ]
+    if not names and not takes_all:
+        return (row, transcript), {}
+    offered = _offered(_form(function), row, transcript)
+    required = [name for name in names if parameters[name].default is inspect.Parameter.empty]
     missing = [name for name in required if name not in offered]
     if missing:
-        raise RewardError(f"{author(row)} needs {missing[0]!r}; choose from {', '.join(sorted(offered))}")
-    return {name: value for name, value in offered.items() if takes_all or name in parameters}
+        forms = "; ".join(", ".join(form) for form in (OWN, TRL, VERIFIERS, VERL))
+        columns = ", ".join(key for key in row if key not in _RESERVED)
+        raise RewardError(
+            f"{author(row)} needs {missing[0]!r}; name columns ({columns:.300}) and the names of one form: {forms}"
+        )
+    # By name wherever Python allows it; default values of positional-only parameters stand between others.
+    only_positional = [name for name in names if parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY]
+    positional = tuple(offered.get(name, parameters[name].default) for name in only_positional)
+    keywords = {name: value for name, value in offered.items() if takes_all or name in names}
+    return positional, {name: value for name, value in keywords.items() if name not in only_positional}
+
+
+def _offered(form: tuple[str, ...], row: Json, transcript: Sequence[Json]) -> Json:
+    """Everything that a function of a form can name."""
+    columns = {key: value for key, value in row.items() if key not in _RESERVED}
+    if form == OWN:
+        return {**columns, "task": row, "transcript": transcript}
+    prompt, completion = prompt_and_completion(transcript)
+    if form in (VERL, VERL_BATCH):
+        truth = row.get("reward_model")
+        nested = truth.get("ground_truth") if isinstance(truth, Mapping) else None
+        offered: Json = {**columns, "data_source": row.get("data_source", ""), "extra_info": row.get("extra_info", {})}
+        offered |= {"solution_str": completion[-1]["content"]}
+        offered |= {"ground_truth": row.get("ground_truth", row.get("answer") if nested is None else nested)}
+        return offered if form == VERL else {f"{name}s" if name in VERL else name: [offered[name]] for name in offered}
+    messages: Json = {"prompt": prompt, "completion": completion}
+    if isinstance(row.get("prompt"), str):  # not conversational
+        messages = {"prompt": row["prompt"], "completion": completion[-1]["content"]}
+    if form == TRL:
+        # TRL passes these three; what is logged through them has no place here.
+        listed: Json = {"trainer_state": None, "log_extra": _log_nothing, "log_metric": _log_nothing}
+        listed |= {key: [value] for key, value in columns.items()}
+        ids = [number for entry in conversation(transcript) for number in entry.get("ids", ())]
+        return listed | {f"{name}s": [value] for name, value in messages.items()} | {"completion_ids": [ids]}
+    steps = [{"prompt": entry["messages"], "completion": [entry["answer"]]} for entry in transcript]
+    offered = {"info": {}, "answer": "", **columns, **messages, "task": row.get("task", "default")}
+    return {**offered, "state": {**offered, "trajectory": steps}, "parser": Parser()}
+
+
+class Parser:
+    """The parser that functions for verifiers get: it takes the text as it is."""
+
+    def parse(self, text: str) -> str:
+        """The text."""
+        return text
+
+    def parse_answer(self, completion: str | Sequence[Json]) -> str | None:
+        """The text of the last answer; None without an answer."""
+        if isinstance(completion, str):
+            return completion
+        answers = [message["content"] for message in completion if message["role"] == "assistant"]
+        return answers[-1] if answers else None
 
 
 def _log_nothing(*arguments: object) -> None:

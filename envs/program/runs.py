@@ -48,6 +48,8 @@ class Runs:
     memory: megabytes that a run may allocate; None for no limit.
     variables: all environment variables of the runs, apart from those that each run gets for itself.
 
+    secret_columns, needs_token_ids: of the reward function, see :mod:`gagpo.envs.program.rewards`.
+
     Raises: InvalidArgument if a function of the user cannot be imported.
     """
 
@@ -61,19 +63,26 @@ class Runs:
         self._server = ForkServer(spec, kwargs, memory, variables, self._scratch.place)
         self._numbers = itertools.count()
         self._connections: dict[int, socket.socket] = {}
-        failure = self._failure_to_start()
+        self.secret_columns: list[str] = []
+        self.needs_token_ids = False
+        failure = self._failure_to_start(bool(kwargs["reward"]))
         if failure:
             self.close()
             raise InvalidArgument(f"gagpo/Program-v0: {failure}")
 
-    def _failure_to_start(self) -> str:
-        """Why no run can start, from a first process; '' if it starts."""
+    def _failure_to_start(self, has_reward_function: bool) -> str:
+        """Why no run can start, from a first process, which also describes the reward function; '' if it starts."""
         token = secrets.token_bytes(TOKEN_BYTES)
         try:
             with self._server.fork(next(self._numbers), token) as connection:
                 connection.settimeout(START_SECONDS)
-                messages = MessageDecoder(token).take(connection.recv(1 << 16))  # its process, or an error
-        except (GagpoError, OSError) as error:
+                decoder = MessageDecoder(token)
+                messages = decoder.take(connection.recv(1 << 16))  # its process, or an error
+                if has_reward_function and len(messages) == 1 and isinstance(messages[0][0], int):
+                    Pipe(connection).send([("reset", 0, '{"describe": true}', None)], SEND_SECONDS)
+                    (result,) = filter(None, map(_result, decoder.take(connection.recv(1 << 16))))
+                    self.secret_columns, self.needs_token_ids = json.loads(result.output)
+        except (GagpoError, OSError, ValueError) as error:
             return f"the program's process does not start ({error})"
         match messages:
             case [(int(),)]:
@@ -91,7 +100,9 @@ class Runs:
         token = secrets.token_bytes(TOKEN_BYTES)
         decoder = MessageDecoder(token)
         try:
-            variables = {**order["variables"], **self._task_variables(number, order["row"])}
+            # No file for a reward function: other programs can read files, and its row contains the right answer.
+            row = {} if "transcript" in order else order["row"]
+            variables = {**order["variables"], **self._task_variables(number, row)}
             message = json.dumps({**order, "variables": variables}, ensure_ascii=False)
             connection = self._connections[number] = self._server.fork(number, token)
             Pipe(connection).send([("reset", 0, message, None)], SEND_SECONDS)

@@ -34,7 +34,13 @@ from gagpo.envs.program.protocols import PROTOCOLS, ChatProtocol
 READERS = 2  # threads that read long requests
 SHORT = 32 << 10  # bytes of a body that is parsed within the event loop, which is faster than a switch of threads
 _REMEMBERED = 10_000  # keys of ended episodes
-_KINDS = {401: "authentication_error", 404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _MODEL = {
     "id": "gagpo",
@@ -183,6 +189,8 @@ class GatewayServer:
         with self._body_memory.reserve(episode.token) as reservation:
             body = parse_object(await read_body(request, reservation))
         episode.require_running()
+        if episode.judge is not None:  # a program must not reward itself
+            raise GatewayError(403, "a reward function rewards this episode: do not post to $GAGPO_REWARD_URL")
         episode.report(body)
         return JSONResponse({})
 

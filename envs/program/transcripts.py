@@ -53,15 +53,21 @@ def prompt_and_completion(transcript: Sequence[Json]) -> tuple[list[Json], list[
 
     A conversation that begins otherwise, such as that of a sub-agent, is cut before its first answer.
     """
+    entries = conversation(transcript)
+    messages = [_plain(message) for entry in entries for message in (*entry["messages"], entry["answer"])]
+    first_request = [_plain(message) for message in transcript[0]["messages"]]
+    length = len(first_request)
+    if messages[:length] != first_request:
+        length = next(number for number, message in enumerate(messages) if message["role"] == "assistant")
+    return messages[:length], messages[length:]
+
+
+def conversation(transcript: Sequence[Json]) -> list[Json]:
+    """The entries of the last conversation, from its first to its last."""
     entries = [transcript[-1]]
     while entries[0]["extends"] is not None:
         entries.insert(0, transcript[entries[0]["extends"]])
-    conversation = [_plain(message) for entry in entries for message in (*entry["messages"], entry["answer"])]
-    first_request = [_plain(message) for message in transcript[0]["messages"]]
-    length = len(first_request)
-    if conversation[:length] != first_request:
-        length = next(place for place, message in enumerate(conversation) if message["role"] == "assistant")
-    return conversation[:length], conversation[length:]
+    return entries
 
 
 def _plain(message: Json) -> Json:

@@ -25,17 +25,17 @@ SET_HERE = frozenset(
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def named(names: str | Sequence[str]) -> list[str]:
-    """The names that the argument ``environment`` lists, as a list or as one text with commas.
+def named(names: str | Sequence[str], argument: str = "environment") -> list[str]:
+    """The names of variables that an ``argument`` lists, as a list or as one text with commas.
 
     Raises: InvalidArgument for what cannot be the name of a variable, or is set by gagpo.
     """
     words = names.replace(",", " ").split() if isinstance(names, str) else list(names)
     for name in words:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InvalidArgument(f"environment lists names of environment variables, got {name!r:.80}")
+            raise InvalidArgument(f"{argument} lists names of environment variables, got {name!r:.80}")
         if name in SET_HERE:
-            raise InvalidArgument(f"environment: gagpo sets {name} for each episode; remove it from the list")
+            raise InvalidArgument(f"{argument}: gagpo sets {name} for each episode; remove it from the list")
     return words
 
 

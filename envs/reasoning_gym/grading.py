@@ -40,7 +40,7 @@ _FORMS = {
 """Forms of answers that are necessary because the family's verifier skips all other characters."""
 _LARGEST = 400  # the power of ten up to which numbers are calculated with
 _EXPRESSIONS = {"countdown": "target", "puzzle24": ""}
-"""Families that ask for an expression of the given numbers, and where the metadata contains its value, by default 24."""
+"""Families that ask for an expression of the given numbers, and the key of its value in the metadata, or else 24."""
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 _TOKENS = re.compile(r"(?<![\w.)\]])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d{1,9})?(?!\w)|\w+|[^\w\s]")
 _UNIMPORTANT = frozenset("()[]{}'\"$,;.°")

@@ -99,6 +99,18 @@ def test_limits_and_log_probabilities_are_the_requests(talk):
     assert said.finish == "length" and "".join(text for text, _ in said.logprobs) == "left" and talk.turns[0].cut
 
 
+def test_token_ids_are_listed_only_for_a_reward_function_that_names_them(talk):
+    for token_ids in (False, True):
+        talk.found.token_ids = token_ids
+        asked = talk.ask(user("look"))
+        assert asked.prompt_ids is not None
+        answered = talk.answer(asked, tokens(talk.context.tokenizer, "left"))
+        ids = talk.turns[-1].response_ids.tolist()
+        assert answered.ids == (ids if token_ids else ())
+    assert talk.found.transcript[-1]["ids"] == ids
+
+
+
 @pytest.mark.parametrize("family", FORMS)
 def test_tools_and_calls_go_through_the_models_template(small, family):  # noqa: F811
     tokenizer = dressed(small[1], family)

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.envs.program import last_answer, last_call
 from gagpo.envs.program.conversations import Conversations
 from gagpo.envs.program.messages import ChatRequest, Completion
-from gagpo.envs.program.rewards import RewardError, call_reward
+from gagpo.envs.program.rewards import RewardError, call_reward, secret_columns
 from gagpo.envs.program.transcripts import prompt_and_completion
 from tests.envs.program.programs import play, running
 
-ROW = {"id": "a", "split": "train", "question": "What does the lamp cost?", "answer": "5", "prompt": "dropped"}
+ROW = {"id": "a", "split": "train", "question": "What does the lamp cost?", "answer": "5"}
 FUNCTION = {"name": "price", "arguments": {"item": "lamp"}}
 CALL = {"id": "call00000", "type": "function", "function": FUNCTION}
 BRIEF = {"role": "system", "content": "Be brief."}
@@ -27,7 +28,7 @@ SAID = {"role": "assistant", "content": "It costs 5."}
 
 def transcript_of(*requests):
     """The transcript of an episode. requests: messages and answer of each."""
-    conversations = Conversations()
+    conversations = Conversations(token_ids=True)
     for messages, answer in requests:
         conversations.add_request(ChatRequest.of({"messages": messages}))
         conversations.add_answer(answer)
@@ -37,9 +38,8 @@ def transcript_of(*requests):
 @pytest.fixture
 def transcript():
     first = [BRIEF, QUESTION]
-    return transcript_of(
-        (first, Completion("", [CALL])), ([*first, CALLED, RESULT], Completion("<think>5, then</think>It costs 5.\n"))
-    )
+    final = Completion("<think>5, then</think>It costs 5.\n", ids=[3, 4])
+    return transcript_of((first, Completion("", [CALL], ids=[1, 2])), ([*first, CALLED, RESULT], final))
 
 
 def test_helpers_read_the_last_answer_and_the_last_call(transcript):
@@ -111,10 +111,74 @@ class Callable:
         (lambda completions: np.float32(1), 1.0),
         (lambda completions: [{"reward": 1.0, "success": False}], {"reward": 1.0, "success": False}),
         (lambda *arguments: float(arguments[0]["id"] == "a"), 1.0),
+        (lambda transcript, task: float(task["answer"] == "5" and len(transcript) == 2), 1.0),
+        (lambda task: float(task["id"] == "a"), 1.0),
+        (lambda answer, transcript: float(answer == "5" and len(transcript) == 2), 1.0),
+        (lambda prompt, answer: float(answer == "5" and prompt == [BRIEF, QUESTION]), 1.0),
+        (lambda answer, prompt, /: float(answer == "5" and prompt == [BRIEF, QUESTION]), 1.0),
+        (lambda question, answer="6": float(answer == "5" and question == ROW["question"]), 1.0),
+        (lambda prompts, answer: [float(answer == ["5"] and prompts == [[BRIEF, QUESTION]])], 1.0),
+        (lambda **kwargs: [float(kwargs["answer"] == ["5"] and len(kwargs["completions"]) == 1)], 1.0),
+        (lambda completions, **kwargs: [None], 0.0),
+        (lambda completion_ids: [float(completion_ids == [[1, 2, 3, 4]])], 1.0),
+        (lambda completion, answer, task, info: float((answer, task, info) == ("5", "default", {})), 1.0),
+        (lambda state: float(state["answer"] == "5" and len(state["trajectory"]) == 2), 1.0),
+        (lambda state: state["trajectory"][-1]["completion"][0]["content"].count("costs 5."), 1),
+        (lambda parser, completion, answer: float(answer in parser.parse_answer(completion)), 1.0),
+        (lambda solution_str, ground_truth: {"score": float(ground_truth in solution_str), "acc": 1}, {"reward": 1.0}),
+        (lambda data_sources, solution_strs, ground_truths, extra_infos: [float(ground_truths == ["5"])], 1.0),
     ],
 )
-def test_functions_of_three_forms_are_called_as_they_are(transcript, function, expected):
+def test_functions_are_called_by_the_names_of_their_parameters(transcript, function, expected):
     assert call_reward(function, ROW, transcript) == expected
+
+
+def test_a_text_prompt_makes_texts(transcript):
+    row = {**ROW, "prompt": "What does the lamp cost?"}
+    text = "<think>5, then</think>It costs 5.\n"
+
+    def reward(prompts, completions, **kwargs):
+        assert "prompt" not in kwargs
+        return [float(prompts == [row["prompt"]] and completions == [text])]
+
+    assert call_reward(reward, row, transcript) == 1.0
+    assert call_reward(
+        lambda prompt, completion: float(completion == text and prompt == row["prompt"]), row, transcript
+    )
+
+
+def test_functions_of_other_packages_are_called_unchanged(transcript):
+    """The real functions of TRL, and functions with the signatures that verl 0.9.1 and verifiers 0.1 call by name."""
+    from trl.rewards import get_soft_overlong_punishment, think_format_reward
+
+    assert call_reward(think_format_reward, ROW, transcript) == 0.0  # no thought begins the first answer
+    assert call_reward(get_soft_overlong_punishment(10, 2), ROW, transcript) == 0  # of the token ids
+
+    def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+        return float((data_source, ground_truth, extra_info) == ("gsm8k", "5", {"index": 3}) and "5." in solution_str)
+
+    row = {"id": "a", "data_source": "gsm8k", "reward_model": {"ground_truth": "5"}, "extra_info": {"index": 3}}
+    assert call_reward(compute_score, row, transcript) == 1.0
+
+    async def correct(prompt, completion, answer, state, task, info, parser):
+        assert state["prompt"] == prompt and state["info"] == info == {"level": 1} and task == "shop"
+        return float(parser.parse_answer(completion).endswith(f"{answer}.\n"))
+
+    assert call_reward(correct, {**ROW, "task": "shop", "info": {"level": 1}}, transcript) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("function", "columns"),
+    [
+        (trl_reward, ["answer"]),
+        (verifiers_reward, ["answer", "weight"]),
+        (own_reward, ["weight"]),
+        (lambda solution_str, ground_truth, extra_info: 0.0, ["reward_model", "ground_truth", "answer", "extra_info"]),
+        (lambda prompts, completions, completion_ids, trainer_state, id: [0.0], []),
+    ],
+)
+def test_the_columns_that_a_function_names_are_secret(function, columns):
+    assert secret_columns(function) == columns
 
 
 def misspelled(completions, **kwargs):
@@ -132,12 +196,21 @@ def deep(task, transcript):
         (misspelled, r"test_rewards.py, line 1\d\d, in misspelled: KeyError: 'answer' \(row 'a'\)"),
         (deep, r"test_rewards.py, line 1\d\d, in deep: JSONDecodeError: Expecting value.* \(row 'a'\)"),
         (functools.partial(deep), r"test_rewards.py, line 1\d\d, in deep"),
-        (lambda task: 1.0, r"TypeError: .*<lambda>\(\) takes 1 positional argument but 2 were given \(row 'a'\)"),
-        (lambda completions, gold: 1.0, r"\(row 'a'\) needs 'gold'; choose from answer, completions, id, "),
-        (lambda completion, completion_ids: 1.0, "needs 'completion_ids'; choose from answer, completion, id, "),
+        (
+            lambda row, transcript: 1.0,
+            r"\(row 'a'\) needs 'row'; name columns \(id, .*, answer\) and .*: task, transcript;",
+        ),
+        (
+            lambda completions, gold: 1.0,
+            r"\(row 'a'\) needs 'gold'; name columns .*; prompts, completions, completion_ids;",
+        ),
+        (lambda completions, transcript: 1.0, "needs 'transcript'"),
+        (lambda completion, completion_ids: 1.0, "needs 'completion'"),
+        (lambda completion, gold: 1.0, "needs 'gold'.*; prompt, completion, state, info, task, parser;"),
+        (lambda solution_str, gold: 1.0, "needs 'gold'.*; data_source, solution_str, ground_truth, extra_info$"),
         (lambda completions: [1.0, 0.0], r"the reward function \(row 'a'\) returned 2 rewards; return a list with one"),
         (lambda completions: [], "returned 0 rewards"),
-        (lambda completions: [None], "returned None; return a number"),
+        (lambda completion: None, "returned None; return a number"),
         (lambda task, transcript: None, r"the reward function \(row 'a'\) returned None; return a number"),
     ],
 )
@@ -167,3 +240,79 @@ def test_a_trl_function_rewards_episodes_and_its_errors_reach_the_user(tmp_path,
     crash = "the reward function failed: trl_rewards.py, line 4, in reward: ZeroDivisionError: division by zero"
     assert ends["crash"].error.endswith(f"{crash} (row 'crash')")
     assert "(row 'text') returned str as the reward; return a number" in ends["text"].error
+
+
+PAYS_ITSELF = """
+import os, urllib.error
+row = json.load(open(os.environ["GAGPO_TASK_FILE"]))
+assert row == TASK and sorted(row) == ["id", "question", "split"], row
+assert "JUDGE_KEY" not in os.environ
+chat(user(row["question"]))
+try:
+    post("/reward", {"reward": 5.0, "success": True})
+except urllib.error.HTTPError as error:
+    assert error.code == 403 and b"a reward function rewards this episode" in error.read()
+else:
+    raise SystemExit("the post was accepted")
+print(json.dumps({"reward": 5.0, "success": True}))
+"""
+JUDGES = """
+import os
+
+def by_name(completions, answer, **kwargs):
+    return [float(gold in completion[-1]["content"]) for gold, completion in zip(answer, completions)]
+
+def by_row(task, transcript):
+    assert os.environ["JUDGE_KEY"] == "secret" and "GAGPO_REWARD_URL" not in os.environ
+    return float(task["answer"] in transcript[-1]["answer"]["content"])
+
+def infinite(completions, **kwargs):
+    return [float("nan")]
+"""
+
+
+def judged(folder, monkeypatch, answers, source=PAYS_ITSELF, **kwargs):
+    """The last events of episodes with a reward function of ``JUDGES``, one for each answer."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("JUDGE_KEY", "secret")
+    (folder / "judges.py").write_text(JUDGES)
+    with running(folder, source, [{"id": "a", "question": "2+3?", "answer": "5"}], **kwargs) as pool:
+        pool._max_restarts = 0
+        return [play(pool, answer)[-1] for answer in answers]
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"reward": "judges:by_name"},
+        {"reward": "judges:by_row", "hidden": ["answer"], "reward_environment": ["JUDGE_KEY"]},
+    ],
+)
+def test_a_program_neither_rewards_itself_nor_gets_the_answer(tmp_path, monkeypatch, kwargs):
+    right, wrong = judged(tmp_path, monkeypatch, ("5", "6"), **kwargs)
+    assert (right.error, wrong.error) == ("", "")
+    assert (right.reward, right.info["success"]) == (1.0, True)
+    assert (wrong.reward, wrong.info["success"]) == (0.0, False)
+
+
+def test_hidden_columns_can_be_given(tmp_path, monkeypatch):
+    (end,) = judged(tmp_path, monkeypatch, ("5",), "chat(user(TASK['answer']))", reward="judges:by_name", hidden=[])
+    assert end.reward == 1.0
+
+
+def test_a_reward_that_is_no_number_is_the_functions_fault(tmp_path, monkeypatch):
+    (end,) = judged(tmp_path, monkeypatch, ("5",), "chat(user('?'))", reward="judges:infinite")
+    assert "the reward function failed: the reward function (row 'a') returned nan as the reward" in end.error
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"hidden": ["anwser"], "reward": "judges:by_name"}, "hidden: no row has a column 'anwser'; nearest: answer"),
+        ({"hidden": ["answer"]}, "hidden and reward_environment need reward"),
+        ({"reward_environment": "A-B", "reward": "judges:by_name"}, "reward_environment lists names"),
+    ],
+)
+def test_wrong_secrets_are_named(tmp_path, monkeypatch, kwargs, message):
+    with pytest.raises(InvalidArgument, match=message):
+        judged(tmp_path, monkeypatch, (), "", **kwargs)
