@@ -121,10 +121,10 @@ def _number(value: object, author: str) -> float:
     try:
         if convertible:
             return _bounded(float(number), author)  # type: ignore[arg-type]
-    except OverflowError:
-        return _bounded(math.inf, author)
     except Garbage:
         raise
+    except OverflowError:
+        return _bounded(math.inf, author)
     except (TypeError, ValueError):
         pass
     kind = f"an array of shape {number.shape}" if hasattr(number, "shape") else type(number).__name__

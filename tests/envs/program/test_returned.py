@@ -54,8 +54,10 @@ def test_anything_else_is_a_fault_that_says_what_to_return(value, said):
         _report(value, "the agent")
 
 
-def test_a_number_beyond_all_floats_is_refused_as_any_other_that_is_too_large():
-    assert _report(10**400, "the agent") == '{"reward": Infinity}'
+@pytest.mark.parametrize("number", [10**400, 2e9, float("inf"), float("nan"), np.float32("nan")])
+def test_a_number_that_is_too_large_or_none_is_refused_with_its_author(number):
+    with pytest.raises(Garbage, match="the agent returned .* as the reward; return a number from"):
+        _report(number, "the agent")
 
 
 def test_success_may_be_of_numpy_and_may_be_missing():
@@ -105,7 +107,7 @@ def test_what_an_agent_returns_or_raises_reaches_its_own_episode(tmp_path, monke
     rewards = {"number": 1.0, "flag": 1.0, "posted": 0.5}
     faults = {
         "text": "the agent returned str as the reward; return a number",
-        "nan": "reward must be a number",
+        "nan": "returned nan as the reward",
         "nothing": "ended without a reward",
         "interrupt": "KeyboardInterrupt",
         "exit": "SystemExit: 3",
