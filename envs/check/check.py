@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gagpo.base.errors import InvalidArgument, MissingPackage, is_termination
+from gagpo.base.row_files import BadRow, DataMissing
 from gagpo.base.tables import Table
 from gagpo.envs.arguments import require_arguments
 from gagpo.envs.base import Kwargs
@@ -70,6 +71,7 @@ def check(
     Raises:
         InvalidArgument: invalid arguments, of this function or of the environment.
         MissingPackage: the environment needs a package that is not installed.
+        BadRow, DataMissing: the environment's data cannot be read.
         UnknownEnvironment: the id is not registered.
     """
     if episodes < 1:
@@ -107,7 +109,7 @@ def _run_check(name: str, promise: Callable[[Subject], str], subject: Subject) -
     except NotApplicable as error:
         result.judged = False
         result.detail = f"not judged: {error}"
-    except MissingPackage:
+    except (MissingPackage, BadRow, DataMissing):  # every other check would only repeat it
         raise
     except (Exception, SystemExit) as error:
         if is_termination(error):

@@ -220,7 +220,11 @@ class MathEnv(TextEnv):
 
     def _attempt(self, response: str) -> Outcome:
         assert self.problem is not None
-        verdict = self._verdict = self.verifier.verify(self.problem.answer, response)
+        verdict = self.verifier.verify(self.problem.answer, response)
+        for alternative in self.problem.alternatives:
+            if not verdict.correct:
+                verdict = max(verdict, self.verifier.verify(alternative, response), key=lambda other: other.correct)
+        self._verdict = verdict
         valid = verdict.reason not in ("no_answer", "unparsable")
         if verdict.correct:
             return self._outcome("Right.", reward=1.0, terminated=True, success=True)

@@ -39,6 +39,7 @@ class Problem:
 
     steps: (expression, value) pairs of a generated problem's solution; empty if unknown.
     solution: the text of a data set's worked solution; empty if it has none.
+    alternatives: further answers that are right as well.
     """
 
     id: str
@@ -48,9 +49,10 @@ class Problem:
     answer: str
     steps: tuple[tuple[str, str], ...] = ()
     solution: str = ""
+    alternatives: tuple[str, ...] = ()
 
     def task(self) -> Task:
-        content = f"{self.text}\0{self.answer}"
+        content = "\0".join((self.text, self.answer, *self.alternatives))
         generated = _ID.fullmatch(self.id)
         level = int(generated[2]) if generated else 0
         return Task(self.id, self.split, self.type, hashlib.sha256(content.encode()).hexdigest()[:16], level=level)

@@ -29,6 +29,7 @@ from gagpo.base.row_files import (
     find_column,
     folder_rows,
     folder_splits,
+    suffix_of,
 )
 from gagpo.envs.argument_types import require_types
 from gagpo.envs.division import fill_splits, part_of
@@ -61,6 +62,7 @@ class Source:
     gold: format of the answer column: ``plain`` (the answer, or a list of answers), ``hashes`` (after ``####``),
         ``boxed`` (in the last box), or ``auto``: a worked solution with any of these marks or "The answer is", else
         plain.
+    accept: ``all`` or ``any`` of a list of answers must be given.
 
     Rows with options are multiple-choice questions (:mod:`gagpo.envs.math.choices`).
     """
@@ -71,18 +73,21 @@ class Source:
     problem: str = "problem|question|prompt|query|instruction"
     answer: str = "answer|final_answer|golden|gold|ground_truth|target|solution|output|response"
     gold: Gold = "auto"
+    accept: Literal["all", "any"] = "all"
     columns: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         checked_columns(self.columns, FIELDS)
         if self.gold not in get_args(Gold):
             raise InvalidArgument(f"unknown gold format {self.gold!r}; choose from {', '.join(get_args(Gold))}")
+        if self.accept not in ("all", "any"):
+            raise InvalidArgument(f"accept must be all or any (got {self.accept!r:.80})")
         for split in self.splits or {}:
             check_split(split)
 
     @property
     def is_file(self) -> bool:
-        return Path(self.path).suffix in SUFFIXES and not self.is_folder
+        return not self.is_folder and (suffix_of(Path(self.path)) in SUFFIXES or Path(self.path).is_file())
 
     @property
     def is_folder(self) -> bool:
@@ -332,7 +337,9 @@ def _source(data: object) -> Source:
                 raise InvalidArgument(f"a source of problems has no field {key!r}; it has {', '.join(field_names)}")
         if "path" not in data:
             raise InvalidArgument(f"data: a source of problems needs a path (got {data!r:.80})")
-        require_types("data", Source, {key: data[key] for key in data if key != "gold"})  # which Source checks
+        require_types(
+            "data", Source, {key: data[key] for key in data if key not in ("gold", "accept")}
+        )  # Source checks these
         return Source(**data)
     if isinstance(data, str) and data in PRESETS:
         return PRESETS[data]
@@ -342,7 +349,8 @@ def _source(data: object) -> Source:
             raise DataMissing(f"no file or folder {path}; data={preset} downloads {PRESETS[preset].path}")
         # A file has no configurations; a folder of the whole data set has the preset's.
         return replace(PRESETS[preset], path=path, config=PRESETS[preset].config if Path(path).is_dir() else None)
-    if isinstance(data, str) and (Path(data).suffix in SUFFIXES or Path(data).is_dir() or data.count("/") == 1):
+    is_local = isinstance(data, str) and (suffix_of(Path(data)) in SUFFIXES or Path(data).exists())
+    if isinstance(data, str) and (is_local or data.count("/") == 1):
         return Source(data)
     raise InvalidArgument(
         f"no data {data!r}: name a preset ({', '.join(PRESETS)}), a Hugging Face data set as owner/name, "
@@ -369,14 +377,19 @@ def _checked_row(place: str, number: int, row: object, source: Source) -> Loaded
         raise row
     if not isinstance(row, Mapping):
         raise InvalidArgument(f"not an object with columns but a {type(row).__name__}")
+    row = _with_ground_truth(row)
     column, text = _cell(row, source, "problem")
+    text = _problem_text(column, text)
     if not isinstance(text, str) or not text.strip():
         raise InvalidArgument(f"column {column!r}: the problem is empty")
     choice = choice_problem(_with_usual_names(row, source), text, source.columns_of("answer"))
     column, cell = ("", "") if choice else _cell(row, source, "answer")
     try:
-        text, gold = choice or (text, gold_of(cell, source.gold))
-        read_gold(gold)
+        alternatives = cell if source.accept == "any" and isinstance(cell, list | tuple) and cell else [cell]
+        texts = [] if choice else [gold_of(item, source.gold) for item in alternatives]
+        text, gold = choice or (text, texts[0])
+        for accepted in (gold, *texts[1:]):
+            read_gold(accepted)
     except ValueError as error:
         raise InvalidArgument(f"column {column!r}: {error}" if column else str(error)) from None
     if len(text) > MAX_PROBLEM:
@@ -385,8 +398,41 @@ def _checked_row(place: str, number: int, row: object, source: Source) -> Loaded
         if any("\ud800" <= character <= "\udfff" for character in value):
             raise InvalidArgument(f"the {name} contains a lone surrogate or is not UTF-8; save the file as UTF-8")
     solution = _solution(row, source, cell, gold)
-    problem = Problem(f"{source.name}-{number:06d}", "", _type(row, source), text.strip(), gold, solution=solution)
+    problem = Problem(
+        f"{source.name}-{number:06d}", "", _type(row, source), text.strip(), gold, (), solution, tuple(texts[1:])
+    )
     return LoadedRow(place, problem, _split(row, source))
+
+
+def _with_ground_truth(row: Row) -> Row:
+    """``row`` with the answer of verl's column ``reward_model`` as a column of its own."""
+    nested = row.get("reward_model")
+    if isinstance(nested, Mapping) and "ground_truth" in nested and row.get("ground_truth") is None:
+        return {**row, "ground_truth": nested["ground_truth"]}
+    return row
+
+
+def _problem_text(column: str, value: object) -> object:
+    """The problem in a list of messages: that of its only user; a system message is left to the prompt.
+
+    Other values are returned as they are.
+    """
+    if not isinstance(value, list | tuple):
+        return value
+    form = "a list of messages must have one user message with text, and otherwise system messages"
+    contents = []
+    for message in value:
+        content = message.get("content") if isinstance(message, Mapping) else None
+        if isinstance(content, list):  # text in parts
+            parts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
+            content = "".join(map(str, parts)) if None not in parts else None
+        if not isinstance(content, str) or message.get("role") not in ("system", "user"):
+            raise InvalidArgument(f"column {column!r}: {form}")
+        if message["role"] == "user":
+            contents.append(content)
+    if len(contents) != 1:
+        raise InvalidArgument(f"column {column!r}: {form} (got {len(contents)} user messages)")
+    return contents[0]
 
 
 def _type(row: Row, source: Source) -> str:

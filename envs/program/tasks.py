@@ -25,6 +25,8 @@ from gagpo.base.row_files import (
     find_column,
     folder_splits,
     renamed,
+    require_readable,
+    suffix_of,
     without_nan,
 )
 from gagpo.envs.division import divided
@@ -142,16 +144,17 @@ def _texts(path: Path) -> Iterator[tuple[str, str, str | None]]:
         for split, files in _by_split(path).items():
             for file in files:
                 yield from ((where, text, split) for where, text, _ in _texts(file))
-    elif path.suffix in (".csv", ".tsv", ".parquet", ".json"):
+    elif suffix_of(path) in (".csv", ".tsv", ".parquet", ".json"):
         for number, row in file_rows(path, "'id' and what the program reads"):
             where = f"tasks {path}, row {number}"
-            if path.suffix == ".parquet" and isinstance(row, dict):
+            if suffix_of(path) == ".parquet" and isinstance(row, dict):
                 row = {name: without_nan(value) for name, value in row.items()}
             try:
                 yield where, _json_of(row), None
             except (ValueError, RecursionError) as error:
                 raise InvalidArgument(f"{where}: {first_line(error, 600)}") from None
     else:
+        require_readable(path)
         for number, line in regular_file.read_lines(path):
             where = f"tasks {path}, line {number}"
             if len(line) > LARGEST_ROW:

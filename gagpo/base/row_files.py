@@ -17,7 +17,9 @@ from typing import Any
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.regular_file import open_bytes
 
-SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+"""In any case, such as ``.CSV``."""
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".tar", ".tgz", ".xlsx", ".xls", ".ods", ".arrow", ".feather")
 MAX_LINE = 10_000_000
 """Longest line of a JSONL file, in characters."""
 MAX_DEPTH = 3
@@ -65,14 +67,26 @@ def file_rows(path: Path, expected: str = "'problem' and 'answer'") -> Iterator[
         BadRow: the file as a whole cannot be read, such as a CSV file in which a quote is not closed.
     """
     if not path.is_file():
-        form = "a header and one row" if path.suffix in (".csv", ".tsv") else "one JSON object"
+        form = "a header and one row" if suffix_of(path) in (".csv", ".tsv") else "one JSON object"
         raise DataMissing(f"no file {path}: write {form} per line with {expected}")
     readers = {".parquet": _parquet_rows, ".csv": _csv_rows, ".tsv": _csv_rows}
+    require_readable(path)
     try:
         _require_utf8(path)
-        yield from readers.get(path.suffix, _json_rows)(path)
+        yield from readers.get(suffix_of(path), _json_rows)(path)
     except OSError as error:
         raise BadRow(f"{path}: cannot be read ({error.strerror or single_line(error)})") from None
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix of a file in lower case: spreadsheet programs write ``.CSV`` too."""
+    return path.suffix.lower()
+
+
+def require_readable(path: Path) -> None:
+    """Raise BadRow for a file that exists and is of a type that is not read, such as ``rows.jsonl.gz``."""
+    if suffix_of(path) in _PACKED and path.is_file():
+        raise BadRow(f"{path}: files of type {path.suffix} are not read; unpack or save it as {', '.join(SUFFIXES)}")
 
 
 def single_line(error: BaseException, max_length: int = 300) -> str:
@@ -177,7 +191,7 @@ class _RecordLines:
 
 def _delimiter(path: Path, header: str) -> str:
     """What separates the cells. Where a comma is the decimal mark, spreadsheet programs write semicolons."""
-    if path.suffix == ".tsv":
+    if suffix_of(path) == ".tsv":
         return "\t"
     if "," in header:
         return ","
@@ -187,7 +201,7 @@ def _delimiter(path: Path, header: str) -> str:
 def _json_rows(path: Path) -> Iterator[tuple[int, object]]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         characters = iter(lambda: file.read(1), "")
-        if path.suffix == ".json" and next(itertools.dropwhile(str.isspace, characters), "") == "[":
+        if suffix_of(path) == ".json" and next(itertools.dropwhile(str.isspace, characters), "") == "[":
             file.seek(0)
             try:
                 rows = json.load(file)
@@ -355,7 +369,7 @@ def _tables_below(folder: Path, depth: int) -> Iterator[Path]:
     for path in entries:
         if path.is_dir() and depth:
             yield from _tables_below(path, depth - 1)
-        elif path.suffix in SUFFIXES and path.name not in _DESCRIPTIONS and path.is_file():
+        elif suffix_of(path) in SUFFIXES and path.name not in _DESCRIPTIONS and path.is_file():
             yield path
 
 

@@ -24,7 +24,17 @@ from typing import Any
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.regular_file import open_bytes
-from gagpo.base.row_files import SUFFIXES, BadRow, DataMissing, columns_text, file_rows, folder_splits, renamed
+from gagpo.base.row_files import (
+    SUFFIXES,
+    BadRow,
+    DataMissing,
+    columns_text,
+    file_rows,
+    folder_splits,
+    renamed,
+    require_readable,
+    suffix_of,
+)
 
 PAIRS = (("prompt", "completion"), ("prompt", "response"), ("question", "answer"), ("instruction", "output"))
 """Columns of a question and its answer."""
@@ -65,7 +75,8 @@ def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises: InvalidArgument naming a row that is not an object.
     """
     for file in _files(path):
-        is_lines = file.suffix not in SUFFIXES or file.suffix == ".jsonl"
+        is_lines = suffix_of(file) not in SUFFIXES or suffix_of(file) in (".jsonl", ".ndjson")
+        require_readable(file)
         for number, row in _json_lines(file) if is_lines else _table_rows(file):
             place = f"{file}, {'line' if is_lines else 'row'} {number}"
             if isinstance(row, Exception):

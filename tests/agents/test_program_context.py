@@ -110,7 +110,6 @@ def test_token_ids_are_listed_only_for_a_reward_function_that_names_them(talk):
     assert talk.found.transcript[-1]["ids"] == ids
 
 
-
 @pytest.mark.parametrize("family", FORMS)
 def test_tools_and_calls_go_through_the_models_template(small, family):  # noqa: F811
     tokenizer = dressed(small[1], family)

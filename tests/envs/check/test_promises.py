@@ -270,3 +270,14 @@ def test_skipped_rows_are_a_warning_about_the_tasks(tmp_path: Path) -> None:
     assert found.ok and found.warning
     assert f"1 bad rows were skipped; the first: {path}, row 41: no column 'answer'" in found.detail
     assert f"2 rows repeat a problem and were left out; the first: {path}, row 42" in found.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("Q,Solution\n1+1?,2\n", r"x\.csv, row 1: no column 'problem' .*columns=\{problem: NAME\}"), (None, "no file")],
+)
+def test_data_that_cannot_be_read_is_one_error(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        check("gagpo/Math-v0", {"data": str(tmp_path / "x.csv")})

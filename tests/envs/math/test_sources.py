@@ -9,8 +9,10 @@ import datasets
 import pytest
 from datasets.naming import camelcase_to_snakecase, filename_prefix_for_split
 
-from gagpo.base.row_files import DataMissing
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.row_files import BadRow, DataMissing
 from gagpo.envs.math import sources, tables
+from gagpo.envs.math.env import MathEnv
 from gagpo.envs.math.problems import SPLITS
 from gagpo.envs.math.sources import PRESETS, Source, gold_of, load
 from gagpo.envs.math.verify.pool import VerifyPool
@@ -263,3 +265,64 @@ def test_a_missing_file_is_one_line(tmp_path):
 def test_loading_is_cached(tmp_path):
     path = write(tmp_path / "a.jsonl", SAMPLES["amc"][0])
     assert load({"test": path}) is load({"test": path})
+
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "3 + 4?"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": MESSAGES[1:], "reward_model": {"style": "rule", "ground_truth": "7"}, "data_source": "x"}, ""),
+        ({"prompt": MESSAGES, "answer": 7}, ""),
+        ({"prompt": [{"role": "user", "content": [{"type": "text", "text": "3 + 4?"}]}], "answer": "7"}, ""),
+        ({"prompt": [*MESSAGES, {"role": "assistant", "content": "7"}], "answer": "7"}, "must have one user message"),
+        ({"prompt": [*MESSAGES, *MESSAGES], "answer": "7"}, r"one user message .*\(got 2 user messages\)"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "answer": "7"}, "one user message with text"),
+        ({"prompt": ["3 + 4?"], "answer": "7"}, "column 'prompt': a list of messages must have one user message"),
+        ({"prompt": MESSAGES, "reward_model": {"style": "model"}}, "no column 'answer'"),
+    ],
+)
+def test_a_prompt_may_be_a_list_of_messages(tmp_path, row, message):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "train.PARQUET"
+    parquet.write_table(pyarrow.Table.from_pylist([row]), path)
+    if message:
+        with pytest.raises(BadRow, match=message):
+            load(str(path))
+    else:
+        (problem,) = load({"train": str(path)}).problems["train"].values()
+        assert (problem.text, problem.answer) == ("3 + 4?", "7")
+
+
+@pytest.mark.parametrize("name", ["x.CSV", "x.ndjson", "x.NDJSON", "x.JsonL", "a/b", "x.rows"])
+def test_an_existing_file_is_read_and_never_taken_for_a_hub_name(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    content = "problem,answer\n3 + 4?,7\n" if name.endswith("CSV") else '{"problem": "3 + 4?", "answer": "7"}\n'
+    (tmp_path / name).write_text(content)
+    (problem,) = load({"train": name}).problems["train"].values()
+    assert problem.answer == "7"
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "data/x.csv.ZIP", "x.xlsx"])
+def test_a_packed_file_is_refused_by_its_suffix(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"\x1f\x8b")
+    with pytest.raises(BadRow, match=rf"^{name}: files of type {name[name.rindex('.') :]} are not read; unpack"):
+        load(name)
+
+
+def test_one_of_several_answers_suffices_where_any_is_accepted(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"question": "Which primes are below 4?", "answer": ["2", "3"]}\n')
+    for accept, rewards in (("all", {"2": 0.0, "2, 3": 1.0}), ("any", {"2": 1.0, "3": 1.0, "2, 3": 0.0, "5": 0.0})):
+        env = MathEnv(data={"train": {"path": str(tmp_path / "x.jsonl"), "accept": accept}}, attempts=1)
+        for answer, reward in rewards.items():
+            env.reset(options={"task": next(iter(env.tasks("train"))).id})
+            assert env.step(rf"\boxed{{{answer}}}")[1] == reward, (accept, answer)
+        env.close()
+    with pytest.raises(InvalidArgument, match="accept must be all or any"):
+        Source("x.jsonl", accept="one")

@@ -56,7 +56,7 @@ def test_anything_else_is_a_fault_that_says_what_to_return(value, said):
 
 @pytest.mark.parametrize("number", [10**400, 2e9, float("inf"), float("nan"), np.float32("nan")])
 def test_a_number_that_is_too_large_or_none_is_refused_with_its_author(number):
-    with pytest.raises(Garbage, match="the agent returned .* as the reward; return a number from"):
+    with pytest.raises(Garbage, match=r"the agent returned .* as the reward; return a number from"):
         _report(number, "the agent")
 
 

@@ -224,3 +224,24 @@ def test_a_table_in_another_encoding_is_named(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"id,Q\nx,caf\xe9\n")
     with pytest.raises(InvalidArgument, match=r"row 1: is not UTF-8"):
         read_tasks(tmp_path / "a.csv")
+
+
+def test_packed_tables_are_refused_by_their_suffix(tmp_path):
+    (tmp_path / "rows.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
+    with pytest.raises(InvalidArgument, match=r"rows\.jsonl\.gz: files of type \.gz are not read; unpack"):
+        read_tasks(tmp_path / "rows.jsonl.gz")
+
+
+def test_suffixes_in_capitals_name_the_same_formats(tmp_path):
+    (tmp_path / "rows.CSV").write_text("id,question\na,2 + 3?\nb,3 + 4?\n")
+    assert read_tasks(tmp_path / "rows.CSV")[1]["a"]["question"] == "2 + 3?"
+
+
+def test_the_rows_of_verl_reach_the_program(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    prompt = [{"role": "user", "content": "3 + 4?"}]
+    rows = [{"id": name, "prompt": prompt, "reward_model": {"ground_truth": "7"}} for name in "ab"]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    assert read_tasks(tmp_path / "rows.parquet")[1]["a"]["prompt"] == prompt
