@@ -13,12 +13,13 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base import renamed
-from gagpo.base.errors import InvalidArgument, MissingPackage, is_termination
+from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage, is_termination
 from gagpo.base.nearest import hint, nearest
 from gagpo.envs.argument_types import require_types
 from gagpo.envs.base import Kwargs, TextEnv
 from gagpo.envs.lookup import creator_of, find_spec
 from gagpo.envs.plain import PlainEnv
+from gagpo.envs.pool.wire import describe
 
 _OF_GYMNASIUM = frozenset({"max_episode_steps"})  # read by ``gymnasium.make``
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -75,7 +76,8 @@ def build(env_id: str, kwargs: Kwargs | None = None, **options: Any) -> gymnasiu
     """Build ``env_id`` in this process. options: of ``gymnasium.make``.
 
     Raises:
-        InvalidArgument: as :func:`require_arguments`, or the constructor rejects its arguments or ends the program.
+        InvalidArgument: as :func:`require_arguments`, or the constructor rejects its arguments, ends the program, or,
+            if it is not of this package, raises an error.
     """
     spec = require_arguments(env_id, kwargs)
     try:
@@ -93,6 +95,12 @@ def build(env_id: str, kwargs: Kwargs | None = None, **options: Any) -> gymnasiu
         if is_termination(error):
             raise
         raise InvalidArgument(f"environment {env_id} calls sys.exit({error.code!r}) while it is built") from error
+    except Exception as error:
+        creator = creator_of(spec)
+        is_ours = creator is not PlainEnv and str(getattr(creator, "__module__", "")).startswith("gagpo.")
+        if is_ours or isinstance(error, GagpoError):
+            raise
+        raise InvalidArgument(f"environment {env_id} cannot be built: {describe(error)}") from error
 
 
 def signature_of(spec: EnvSpec) -> Signature:

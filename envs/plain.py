@@ -66,7 +66,8 @@ class PlainEnv(TextEnv):
     """A ``gymnasium.Env`` without tasks.
 
     A text action is passed on. A numbered action is chosen by its name. Another text is an invalid turn and does not
-    reach the environment, and neither does an action that ``info["action_mask"]`` rules out. With
+    reach the environment, and neither does an action that ``info["action_mask"]`` rules out, or that is not in
+    ``info["admissible_actions"]``, a list of names or numbers. With
     ``render_mode="ansi"`` the observation is what the environment renders.
 
     spec: the registration, in another process as JSON.
@@ -105,6 +106,9 @@ class PlainEnv(TextEnv):
             self.env = gymnasium.make(registration, disable_env_checker=True, **kwargs)
         except TypeError as error:
             raise InvalidArgument(f"{self.name}: {str(error).partition(' was raised from')[0]}") from None
+        for space in ("action_space", "observation_space"):
+            if getattr(self.env.unwrapped, space, None) is None:
+                raise InvalidArgument(f"{self.name} has no {space}; set self.{space} in its __init__")
         modes = [mode for mode in self.env.metadata.get("render_modes") or () if mode == "ansi"]
         if render_mode and not modes:
             raise InvalidArgument(f"{self.name} cannot be rendered as text: remove environment.kwargs.render_mode")
@@ -160,15 +164,34 @@ class PlainEnv(TextEnv):
         if not self._numbered:
             return Outcome(text, admissible_actions=self._names or info.get("admissible_actions"))
         self._admissible = self._names
-        mask = info.get("action_mask")
-        if mask is not None:
-            self._admissible = self._unmasked(mask)
+        for key, names_of in (("action_mask", self._unmasked), ("admissible_actions", self._listed)):
+            value = info.get(key)
+            if value is None:
+                continue
+            self._admissible = names_of(value)
             if not self._admissible and not is_over:
-                raise InvalidArgument(f"{self.name}: info['action_mask'] allows no action, but the episode continues")
+                raise InvalidArgument(f"{self.name}: info[{key!r}] allows no action, but the episode continues")
+            break
         return Outcome(text, admissible_actions=self._admissible)
 
     def _refuse(self, text: str) -> Outcome:
         return Outcome(text, valid=False, admissible_actions=self._admissible)
+
+    def _listed(self, actions: object) -> list[str]:
+        """The names of admissible actions that are given by name or number, each once, in the order of the names."""
+        start = int(self.env.action_space.start)  # type: ignore[attr-defined]
+        entries = list(actions) if isinstance(actions, Iterable) and not isinstance(actions, str) else [actions]
+        numbers = set()
+        for entry in entries:
+            if isinstance(entry, str):
+                number = self._numbers.get(" ".join(entry.split()).casefold())
+            else:
+                is_number = isinstance(entry, int | np.integer) and 0 <= entry - start < len(self._names)
+                number = int(entry) - start if is_number else None
+            if number is None:
+                raise InvalidArgument(f"{self.name}: info['admissible_actions'] has no such action: {entry!r:.80}")
+            numbers.add(number)
+        return [self._names[number] for number in sorted(numbers)]
 
     def _unmasked(self, mask: object) -> list[str]:
         """The names of the actions whose entry in the mask is 1 or true."""

@@ -20,6 +20,7 @@ from gagpo.settings.run import RunSettings, SettingsError
 
 SHIPPED = Path(__file__).parents[1] / "configs"
 """The configs that come with the package."""
+_MAX_DEPTH = 32  # of keys within keys
 
 
 def shipped_configs() -> dict[str, Path]:
@@ -114,6 +115,8 @@ def _apply(values: dict[str, object], override: str) -> None:
     if not equals or not key:
         raise SettingsError(f"an override looks like section.key=value, got {override!r:.80}")
     *path, last = key.split(".")
+    if len(path) > _MAX_DEPTH:
+        raise SettingsError(f"a key has at most {_MAX_DEPTH + 1} parts, got {len(path) + 1} in {override!r:.80}")
     section: Any = values
     for depth, name in enumerate(path):
         if [name, *path[depth + 1 :], last][:2] == ["kwargs", "tasks"] and section.get("tasks"):

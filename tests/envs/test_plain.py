@@ -93,6 +93,27 @@ class MaskedEnv(gymnasium.Env[str, int]):
         return f"moved by {self.action_names[action - 5]}", 0.0, False, False, self.about
 
 
+class ListingEnv(MaskedEnv):
+    """The same, with a list of the possible ones."""
+
+    def __init__(self, listed: Any, mask: Any = None) -> None:
+        super().__init__(mask)
+        self.about["admissible_actions"] = listed
+
+
+class RaisingEnv(gymnasium.Env[str, str]):
+    def __init__(self, error: str) -> None:
+        raise {"licence": RuntimeError("no licence"), "key": KeyError("size"), "file": OSError(2, "no maps")}[error]
+
+
+class EmptyEnv(gymnasium.Env[str, str]):
+    """An environment that does not call its spaces."""
+
+    def __init__(self, space: bool = False) -> None:
+        if space:
+            self.action_space = spaces.Text(3)
+
+
 NOT_POSSIBLE = "That action is not possible here. Possible are: {}."
 
 
@@ -131,7 +152,8 @@ class EchoEnv(gymnasium.Env[str, str]):
         return action, float(action == self.word), True, False, {}
 
 
-for kind in (NumberedEnv, UnnamedEnv, MeaningfulEnv, SteeredEnv, MaskedEnv, CombinedEnv, FilmedEnv, EchoEnv):
+NUMBERED = (NumberedEnv, UnnamedEnv, MeaningfulEnv, SteeredEnv, MaskedEnv, ListingEnv, CombinedEnv, FilmedEnv)
+for kind in (*NUMBERED, EchoEnv, RaisingEnv, EmptyEnv):
     gymnasium.register(f"gagpo-test/{kind.__name__}-v0", f"{__name__}:{kind.__name__}", max_episode_steps=20)
 
 
@@ -201,6 +223,39 @@ def test_a_mask_chooses_the_admissible_actions(mask: Any, names: list[str]) -> N
 
 
 @pytest.mark.parametrize(
+    ("actions", "names"),
+    [
+        (["right", "Wait"], ["wait", "right"]),
+        ((5, np.int64(7)), ["wait", "right"]),
+        (np.array([6]), ["left"]),
+        (None, ["wait", "left", "right"]),
+    ],
+)
+def test_listed_actions_are_the_admissible_ones(actions: Any, names: list[str]) -> None:
+    with contextlib.closing(made("ListingEnv", listed=actions)) as env:
+        assert env.reset(seed=0)[1]["admissible_actions"] == names
+        assert [name for name in ("wait", "left", "right") if env.step(name)[-1]["valid"]] == names
+    if actions is not None:  # the mask is about the numbers themselves
+        with contextlib.closing(made("ListingEnv", listed=actions, mask=[0, 1, 1])) as env:
+            assert env.reset(seed=0)[1]["admissible_actions"] == ["left", "right"]
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        (["jump"], "has no such action: 'jump'"),
+        ([4], "no such action: 4"),
+        ([8], "no such action: 8"),
+        (3.5, "no such action: 3.5"),
+        ([], r"info\['admissible_actions'\] allows no action, but the episode continues"),
+    ],
+)
+def test_listed_actions_that_do_not_exist_are_an_error(actions: Any, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        made("ListingEnv", listed=actions).reset(seed=0)
+
+
+@pytest.mark.parametrize(
     ("mask", "words"),
     [
         ([1, 0], r"must have a 0 or 1 for each of the 3 actions \(got \[1, 0\]\)"),
@@ -226,6 +281,11 @@ def test_a_mask_that_does_not_fit_is_an_error(mask: Any, words: str) -> None:
         ("CombinedEnv", {}, "actions of MultiDiscrete.* are not supported, only Text and Discrete"),
         ("SteeredEnv", {}, "actions of Box.* are not supported, only Text and Discrete"),
         ("FilmedEnv", {}, r"the observation is an array of \(64, 64, 3\), too large for a text"),
+        ("EmptyEnv", {}, r"EmptyEnv-v0 has no action_space; set self\.action_space in its __init__"),
+        ("EmptyEnv", {"space": True}, "has no observation_space"),
+        ("RaisingEnv", {"error": "licence"}, r"cannot be built: RuntimeError: no licence \(test_plain\.py, line \d+"),
+        ("RaisingEnv", {"error": "key"}, "cannot be built: KeyError: 'size'"),
+        ("RaisingEnv", {"error": "file"}, "cannot be built: FileNotFoundError: .*no maps"),
         ("FilmedEnv", {"render_mode": "ansi"}, "cannot be rendered as text: remove environment.kwargs.render_mode"),
     ],
 )

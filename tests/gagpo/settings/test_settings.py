@@ -191,3 +191,9 @@ def test_a_misspelt_shipped_config_names_the_nearest():
     with pytest.raises(SettingsError, match=r"nearest: alfworld-quickstart") as error:
         load("alfworld-quikstart")
     assert "webshop-small" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", [".".join(["a"] * 1500), ".".join(["environment.kwargs", *"b" * 40])])
+def test_a_key_of_too_many_parts_is_one_error(key):
+    with pytest.raises(SettingsError, match="a key has at most 33 parts, got"):
+        load("alfworld-quickstart", [f"{key}=1"])

@@ -83,7 +83,10 @@ def test_values_with_the_same_last_part_have_names_that_differ():
         (["seed=1,"], "lists an empty value"),
         (["seed=1,2,1"], "lists a value twice"),
         (["seed=1,2,01"], r"'seed=1,2,01' lists a value twice \(1 and 01 are the same setting\)"),
-        (["optimizer.learning_rate=1e-4,0.0001", "seed=1,2"], "'optimizer.learning_rate=1e-4,0.0001' lists a value twice"),
+        (
+            ["optimizer.learning_rate=1e-4,0.0001", "seed=1,2"],
+            "'optimizer.learning_rate=1e-4,0.0001' lists a value twice",
+        ),
         (["seed=1,2", "algorithm.credit=gagpo,{name: gagpo}"], "lists a value twice"),
         (["training.ema=true,True"], "lists a value twice"),
         (["seed=1", "seed=1,2"], "seed is set 2 times"),

@@ -250,7 +250,13 @@ def test_a_run_without_evaluations_is_finished_by_its_last_checkpoint(corridor, 
 @pytest.mark.parametrize("state", ["no report", "report of an unfinished run"])
 def test_auto_draws_the_report_of_a_finished_run_and_trains_nothing(corridor, tmp_path, splits, state):
     """The process was killed after its last evaluation and checkpoint."""
-    changes = [f"evaluation.splits={splits}", "training.iterations=1", "training.save_every=1", "trackers=[]", "name=run"]
+    changes = [
+        f"evaluation.splits={splits}",
+        "training.iterations=1",
+        "training.save_every=1",
+        "trackers=[]",
+        "name=run",
+    ]
     config, run = corridor(), tmp_path / "run"
     command = ["train", str(config), *changes, "--runs", str(tmp_path), "--auto", "-q"]
     train(new_run(config, changes, tmp_path), quiet=True)
