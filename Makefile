@@ -28,7 +28,7 @@ train: $(VENV)/.base
 	$(VENV)/bin/gagpo train $(CONFIG) --auto $(SET)
 
 test: $(VENV)/.dev lint
-	$(PY) -m pytest -m "not slow" -n $(JOBS) --dist worksteal && times > .pytest_cache/times
+	$(PY) -m pytest -rs -m "not slow" -n $(JOBS) --dist worksteal && times > .pytest_cache/times
 	@$(PY) .ci/budgets.py --times .pytest_cache/times
 
 test-slow: $(VENV)/.dev

@@ -24,6 +24,24 @@ def _few_threads():
     torch.set_num_threads(1)
 
 
+TINY_MATRIX = 2**18  # numbers of a matrix; torch multiplies 1 to 9 billion a second in bfloat16 on CPUs without it
+
+
+@pytest.fixture(autouse=True)
+def _no_large_products_in_half(request, monkeypatch):
+    """Fail a fast test that computes in bfloat16 with more than a tiny model: most CPUs would crawl through it."""
+    if request.node.get_closest_marker("slow"):
+        return
+    linear = torch.nn.functional.linear
+
+    def checked(x, weight, bias=None):
+        in_half = weight.dtype == torch.bfloat16 or torch.is_autocast_enabled(weight.device.type)
+        assert not in_half or weight.numel() <= TINY_MATRIX, f"a fast test multiplies {weight.shape} in bfloat16"
+        return linear(x, weight, bias)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", checked)
+
+
 @pytest.fixture
 def tiny():
     """A model with two layers and grouped heads, and its tokenizer."""
