@@ -104,9 +104,13 @@ class TextEnv(gymnasium.Env[str, str]):
     ``has_imperfect``, ``expert="imperfect"`` is an expert that skips the steps between finding and finishing and then
     stops; its failed episodes are mixed into demonstrations.
 
-    immaterial: arguments that do not change the tasks.
+    immaterial: arguments that change neither tasks nor observations, actions or rewards. All others are conditions of a
+        result.
     choosing: arguments that only select tasks, so the hash of the tasks covers them.
     code_arguments: arguments that name a program, a function or a class to run.
+    code_names: arguments that may name code as ``module:Name``; any other value is a name of this package or of an
+        installed one.
+    interface: arguments that decide how a model reads and writes. Where none is set, a model gets those of its run.
     markov_key: see :func:`gagpo.envs.lookup.markov_key`.
     instructions: description of the actions for an instruction-tuned model.
     multiline: whether an action may have several lines; a code fence around it is then removed.
@@ -121,6 +125,8 @@ class TextEnv(gymnasium.Env[str, str]):
     immaterial: ClassVar[frozenset[str]] = frozenset({"expert", "render_mode", "split"})
     choosing: ClassVar[frozenset[str]] = frozenset()
     code_arguments: ClassVar[frozenset[str]] = frozenset()
+    code_names: ClassVar[frozenset[str]] = frozenset()
+    interface: ClassVar[frozenset[str]] = frozenset()
     has_imperfect: ClassVar[bool] = False
     markov_key: ClassVar[MarkovKey | None] = None
     instructions: ClassVar[str] = ""

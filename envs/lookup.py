@@ -15,7 +15,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -151,15 +151,15 @@ def markov_key(env_id: str, info: Info | None = None) -> MarkovKey:
     return "state" if info is not None and info.get("state") is not None else "observation"
 
 
-def choosing(env_id: str) -> frozenset[str]:
-    """The arguments of ``env_id`` that only select tasks; empty for an id that is not registered.
+def declared(env_id: str, name: Literal["choosing", "interface"]) -> frozenset[str]:
+    """The arguments that ``env_id`` declares as ``name``; empty for an id that is not registered.
 
-    Never imports the module of a ``module:`` id: the ids come from result files.
+    Never imports the module of a ``module:`` id: the ids come from result files and runs, also of other people.
     """
     if env_id not in gymnasium.registry:
         return frozenset()
     try:
-        return frozenset(getattr(maker(env_id), "choosing", ()))
+        return frozenset(getattr(maker(env_id), name, ()))
     except ImportError:
         return frozenset()
 

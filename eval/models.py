@@ -134,7 +134,8 @@ def _require_trust(request: EvaluationRequest, conditions: Conditions, sources: 
         like_folder = Path(request.like)
     environment_folder = model_folder if sources.like is None else like_folder
     if environment_folder is not None:
-        arguments = set(conditions.kwargs) - set(request.kwargs or {})
+        chosen = request.kwargs or {}
+        arguments = {name: value for name, value in conditions.kwargs.items() if name not in chosen}
         require_environment_trust(environment_folder, conditions.environment, request.environment, arguments)
     if request.served or request.model in WEIGHTLESS:
         return  # no engine is loaded

@@ -6,7 +6,8 @@ engine. Those of gagpo and of installed packages are used; any other code needs 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gagpo.base.errors import GagpoError
@@ -15,6 +16,9 @@ from gagpo.settings import EngineSettings
 
 WITHOUT_MODULE = ("http://", "https://", "textarena:")
 """Beginnings of ids that have a colon and name a server, or a game of an installed package."""
+
+_CODE = re.compile(r"[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+"""``module:Name``, also of a file with a dash in its name, which Python's own ``import`` cannot reach."""
 
 
 class UntrustedCode(GagpoError, ValueError):
@@ -31,17 +35,47 @@ def module_in(name: str) -> str:
     return "" if module.partition(".")[0] == "gagpo" else module
 
 
-def require_environment_trust(run: Path, environment: str, named: str | None, arguments: Collection[str]) -> None:
+def require_environment_trust(run: Path, environment: str, named: str | None, arguments: Mapping[str, object]) -> None:
     """Raise :class:`UntrustedCode` if the environment of ``run`` is code of others, or an argument names such code.
 
     environment: id of the environment to evaluate on.
     named: the environment that the user names, if any.
-    arguments: names of its arguments that the run sets and the user does not.
+    arguments: its arguments that the run sets and the user does not.
     """
     if environment != named and module_in(environment):
         raise untrusted(run, f"the environment {environment!r:.80}", f"name it with --env {environment:.80}")
-    for name in sorted(getattr(maker(environment), "code_arguments", frozenset()) & set(arguments)):
-        raise untrusted(run, f"a program or function in environment.kwargs.{name}", f"set it with -k {name}=...")
+    creator = maker(environment)
+    programs = getattr(creator, "code_arguments", frozenset())
+    names = getattr(creator, "code_names", frozenset())
+    for name, value in sorted(arguments.items()):
+        code = f"a program or function in environment.kwargs.{name}"
+        if name in programs or any(_names_code(text, name in names) for text in _texts(value)):
+            raise untrusted(run, code, f"set it with -k {name}=...")
+
+
+def _names_code(text: str, is_imported: bool) -> bool:
+    """Whether an argument is, or has, a name such as ``module:Name``.
+
+    An environment of another package may import any of its arguments, so each that looks like code needs consent. Of an
+    argument that is known to be imported, every text with a colon does: the import needs no valid name, and what
+    begins like the address of a server is a module there.
+    """
+    if is_imported:
+        module, colon, _ = text.partition(":")
+        return bool(colon) and module.partition(".")[0] != "gagpo"
+    return _CODE.fullmatch(text.strip()) is not None and bool(module_in(text))
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The texts in an argument's value, also in lists and as keys and values of mappings."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            yield from _texts(pair)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
 
 
 def require_engine_trust(run: Path, engine: EngineSettings) -> None:

@@ -59,14 +59,10 @@ class WebEnv(TextEnv):
         BrowserMissing: Selenium, Chromium or chromedriver is not installed.
     """
 
-    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {
-        "screenshots",
-        "timeout",
-        "grid",
-        "host",
-        "form",
-        "state",
-    }
+    # ``state`` is the key of credits; a page that is late ends its episode, so ``timeout`` is a condition.
+    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"screenshots", "grid", "host", "state"}
+    code_names: ClassVar[frozenset[str]] = frozenset({"source"})
+    interface: ClassVar[frozenset[str]] = frozenset({"form", "observation"})
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks", "level", "seeds"})
     markov_key: ClassVar[MarkovKey] = "state"
     checks_arguments: ClassVar[bool] = True  # those of its source

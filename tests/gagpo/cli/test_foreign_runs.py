@@ -81,6 +81,8 @@ MODELS = {"the run": ["run"], "random": ["random", "--like", "run"], "a server":
         ),
         ({"id": "gagpo/MCP-v0", "kwargs": {"command": "python evil.py", "tasks": "t"}}, "environment.kwargs.command"),
         ({"id": "CartPole-v1", "kwargs": {"spec": "evil:Env"}}, "environment.kwargs.spec"),
+        ({"id": "gagpo/Web-v0", "kwargs": {"source": "evil:Source"}}, "environment.kwargs.source"),
+        ({"id": "gagpo/Math-v0", "kwargs": {"data": {"hub": ["evil:Rows"]}}}, "environment.kwargs.data"),
     ],
 )
 def test_eval_asks_for_consent_before_it_runs_code_that_the_run_names(model, environment, named, inside, foreign):
