@@ -80,7 +80,8 @@ class PlainEnv(TextEnv):
     """
 
     splits: ClassVar[tuple[str, ...]] = ()  # an instance's are those of its tasks
-    immaterial = TextEnv.immaterial | {"tasks"}  # the hash of the tasks covers them
+    # The hash of the tasks covers ``tasks``. The observation is what the environment renders, if it does.
+    immaterial = (TextEnv.immaterial - {"render_mode"}) | {"tasks"}
     code_arguments = frozenset({"spec"})
 
     def __init__(

@@ -12,6 +12,7 @@ from gagpo.eval.request import WEIGHTLESS, EvaluationRequest
 from gagpo.runs.reading import in_one_line
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import ContextSettings, RunSettings, SettingsError, load_stored
+from gagpo.settings.interface import interface_of
 
 TEMPERATURE = 0.4
 MAX_TOKENS = 512
@@ -79,12 +80,17 @@ def conditions_of(request: EvaluationRequest, run: RunSettings | None, like: Run
     return Conditions(
         environment=environment,
         split=_first(request.split, *splits),
-        kwargs={**kwargs, **(request.kwargs or {})},
+        kwargs={**_interface(run, environment), **kwargs, **(request.kwargs or {})},
         tasks=_first(request.tasks, like.evaluation.tasks if like else None),
         temperature=_first(request.temperature, tasks_from.evaluation.temperature if tasks_from else None, TEMPERATURE),
         max_tokens=_first(request.max_tokens, prompts_from.rollout.max_tokens if prompts_from else None, MAX_TOKENS),
         context=_context(request, prompts_from),
     )
+
+
+def _interface(run: RunSettings | None, environment: str) -> dict[str, object]:
+    """How the model of a run was trained to read and write in ``environment``."""
+    return interface_of(run.only_environment.environment, environment) if run else {}
 
 
 def _first(*values: Any) -> Any:

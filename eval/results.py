@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode
-from gagpo.envs.lookup import choosing
+from gagpo.envs.lookup import declared
 from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson, pass_at_k
 from gagpo.runs.headline import Headline, Outcomes, is_graded, joint
 from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened, validated
@@ -76,14 +76,22 @@ class EvaluatedTaskSet:
             other_value = getattr(other, name)
             if name == "kwargs" and value != other_value:
                 # The hash identifies the tasks, whatever arguments chose them.
-                ignored = choosing(self.environment)
-                value = {key: argument for key, argument in value.items() if key not in ignored}
-                other_value = {key: argument for key, argument in other_value.items() if key not in ignored}
+                ignored = declared(self.environment, "choosing")
+                value, other_value = _differing(value, other_value, ignored), _differing(other_value, value, ignored)
             if value != other_value:
                 return _differs(name.replace("_", " "), value, other_value)
         common = sorted(self.conditions.keys() & other.conditions.keys())
         names = [name for name in common if self.conditions[name] != other.conditions[name]]
         return ", ".join(_differs(name, self.conditions[name], other.conditions[name]) for name in names) or None
+
+
+def _differing(arguments: dict[str, object], others: dict[str, object], ignored: frozenset[str]) -> dict[str, object]:
+    """The arguments that ``others`` lacks or has with another value: the first ones of many may be all equal."""
+    return {
+        name: value
+        for name, value in arguments.items()
+        if name not in ignored and (name not in others or others[name] != value)
+    }
 
 
 def _differs(name: str, value: object, other: object) -> str:

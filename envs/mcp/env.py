@@ -46,7 +46,6 @@ class MCPEnv(ToolEnv):
     packages: ClassVar[Mapping[str, str]] = {"mcp": "gagpo[mcp]"}
     splits = SPLITS
     instructions = "Answer the question. Use the tools, and give the answer with final_answer."
-    immaterial: ClassVar[frozenset[str]] = ToolEnv.immaterial | {"start_timeout", "environment"}
     code_arguments: ClassVar[frozenset[str]] = frozenset({"command"})
 
     def __init__(

@@ -43,7 +43,7 @@ class RemoteEnv(TextEnv):
     """
 
     splits: ClassVar[tuple[str, ...]] = ()  # an instance's are those of its server or of its seeds
-    immaterial = TextEnv.immaterial | {"url", "tasks", "field"}  # the hash of the tasks covers them
+    immaterial = TextEnv.immaterial | {"tasks"}  # the hash of the tasks covers them
     packages: ClassVar[Mapping[str, str]] = {"openenv": "gagpo[openenv]"}
 
     def __init__(

@@ -46,12 +46,6 @@ class ProgramEnv(TextEnv):
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
     markov_key: ClassVar[MarkovKey | None] = "state"
-    immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {
-        "environment",
-        "memory",
-        "reward_environment",
-        "timeout",
-    }
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks", "columns"})
     code_arguments: ClassVar[frozenset[str]] = frozenset({"command", "agent", "reward"})
 

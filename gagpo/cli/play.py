@@ -206,13 +206,17 @@ def _prepare(request: PlayRequest) -> Session:
 def _environment(request: PlayRequest) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Id and arguments of the environment, and how a config prompts its model."""
     from gagpo.settings import load_stored, shipped_configs
+    from gagpo.settings.interface import interface_of_starter
 
     name = request.environment
     kwargs = dict(request.kwargs or {})
-    if not name.endswith((".yaml", ".yml")) and name not in shipped_configs():
-        return name, kwargs, {}
-    row = load_stored(name).only_environment
-    return row.environment.id, {**row.environment.kwargs, **kwargs}, dict(row.context)
+    context: dict[str, Any] = {}
+    if name.endswith((".yaml", ".yml")) or name in shipped_configs():
+        row = load_stored(name).only_environment
+        name = row.environment.id
+        kwargs = {**row.environment.kwargs, **kwargs}
+        context = dict(row.context)
+    return name, {**interface_of_starter(request.model, name), **kwargs}, context
 
 
 def _context(request: PlayRequest, env: TextEnv, options: dict[str, Any]) -> Context:

@@ -16,6 +16,7 @@ from gagpo.base.nearest import hint, nearest
 from gagpo.base.options import by_name, by_place, complaint, sentence
 from gagpo.credit import CREDITS, CreditSettings
 from gagpo.settings import keys
+from gagpo.settings.interface import with_interface
 from gagpo.settings.run import RunSettings, SettingsError
 
 SHIPPED = Path(__file__).parents[1] / "configs"
@@ -58,7 +59,8 @@ def load(config: str | Path, overrides: Sequence[str] = (), earlier: bool = Fals
     Raises:
         SettingsError: the file is not YAML, a key is unknown or a value is wrong.
     """
-    return parse(_read(config, earlier), str(config), overrides)
+    settings = parse(_read(config, earlier), str(config), overrides)
+    return settings if earlier else with_interface(settings)  # a stored run stays as it was made
 
 
 def _read(config: str | Path, earlier: bool) -> dict[str, Any]:
@@ -82,7 +84,8 @@ def load_stored(config: str | Path, overrides: Sequence[str] = (), earlier: bool
     if isinstance(engine, dict) and engine.get("name", "transformers") not in ENGINES.builtin:
         options = StoredOptions(engine=str(engine["name"]), values=engine.get("options") or {})
         values["engine"] = {**engine, "options": options}
-    return parse(values, str(config))
+    settings = parse(values, str(config))
+    return settings if earlier else with_interface(settings)
 
 
 def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = ()) -> RunSettings:

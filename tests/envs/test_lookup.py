@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
 from gymnasium.envs.registration import load_env_creator
 
@@ -125,3 +126,17 @@ def test_an_id_whose_module_cannot_be_imported_is_one_line(
     with pytest.raises(ValueError, match=f"^environment '{re.escape(env_id)}': .*{reason}") as error:
         find_spec(env_id)
     assert "\n" not in str(error.value)
+
+
+OF_TASKS_ONLY = {
+    "gagpo/ALFWorld-v0": {"engine"},  # both engines give the same texts, tests/envs/alfworld
+    "gagpo/Math-v0": {"expert_mode"},
+    "gagpo/WebShop-v0": {"expert_mode"},
+    "gagpo/Web-v0": {"screenshots", "grid", "host", "state"},
+}
+
+
+@pytest.mark.parametrize("env_id", [name for name in gymnasium.registry if name.startswith("gagpo/")])
+def test_arguments_that_change_observations_actions_or_rewards_are_conditions_of_a_result(env_id: str) -> None:
+    env = load_env_creator(str(find_spec(env_id).entry_point))
+    assert env.immaterial - {"expert", "render_mode", "split"} == OF_TASKS_ONLY.get(env_id, set())

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gagpo.data import Episode, Turn
+from gagpo.envs.lookup import creator_of, find_spec
 from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.statistics import wilson
 from gagpo.eval.summary import result_lines
@@ -251,6 +252,29 @@ def test_what_changes_how_a_task_is_played_tells_panels_apart():
     ):
         panels = [replace(panel(2), environment=environment, kwargs=kwargs) for kwargs in (one, other)]
         assert panels[0].difference(panels[1]).startswith("kwargs")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"),
+    [
+        *(("gagpo/Web-v0", {"form": form}) for form in ("names", "tools")),
+        ("gagpo/Web-v0", {"timeout": 1.0}),
+        ("gagpo/Program-v0", {"timeout": 1.0}),
+        ("gagpo/Program-v0", {"memory": 100}),
+        ("gagpo/Program-v0", {"environment": "MODE"}),
+        ("gagpo/MCP-v0", {"environment": ["MODE"]}),
+        ("gagpo/MCP-v0", {"start_timeout": 0.1}),
+        ("CartPole-v1", {"render_mode": "ansi"}),
+        ("http://127.0.0.1:1", {"field": "text"}),
+    ],
+)
+def test_two_results_with_another_condition_cannot_be_compared(env_id, kwargs):
+    env = creator_of(find_spec(env_id))
+    one, other = (replace(panel(2), environment=env_id, kwargs=env.material(arguments)) for arguments in ({}, kwargs))
+    (name,) = kwargs
+    default = {name: env.material({})[name]}
+    assert one.difference(other) == f"kwargs {default} against {kwargs}".replace("()", "[]")  # as in a file
+    assert one.difference(one) is None
 
 
 def test_comparing_results_imports_nothing_that_a_file_names(tmp_path, monkeypatch):
