@@ -38,6 +38,14 @@ KEYS: dict[str, tuple[str, int, str]] = {
 }
 """The keys that can be pressed: the name in events, the code, and the text they enter."""
 
+VIRTUAL_KEYS: dict[str, int] = {
+    **{letter: ord(letter.upper()) for letter in "abcdefghijklmnopqrstuvwxyz0123456789 "},
+    **dict(zip(")!@#$%^&*(", range(48, 58), strict=True)),
+    **{letter: 186 + place // 2 for place, letter in enumerate(";:=+,<-_.>/?`~")},
+    **{letter: 219 + place // 2 for place, letter in enumerate("[{\\|]}'\"")},
+}
+"""The codes of keys that enter a letter, on a keyboard of the United States; other letters have none."""
+
 INSTRUCTIONS = (
     "You use a web page. It is shown as a list; what can be used has a number. Each action is one line: click[3], "
     "type[4] words (replaces the text of a field), select[7] (chooses an option), press[Enter], scroll[down], "

@@ -7,13 +7,15 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.tools import CallError
 from gagpo.envs.web import driver as drivers
-from gagpo.envs.web.actions import KEYS, Command
+from gagpo.envs.web.actions import KEYS, VIRTUAL_KEYS, Command
+from gagpo.envs.web.devtools import DevTools, Sent
 from gagpo.envs.web.errors import BrowserLost, Navigated, PageBroken, PageHung
 from gagpo.envs.web.page import WebPage
 from gagpo.envs.web.server import Pages, Server
@@ -27,6 +29,7 @@ WINDOW = 1_000, 700
 MOST_BROWSERS = 4
 """Browsers that one thread runs for one set of settings: more episodes take turns, see :class:`Browser`."""
 
+_MOST_KEYS = 100  # letters of a text that are typed key by key: two commands each
 _MOST_HISTORY = 25  # pages; a browser remembers 50
 _SCRIPTS = ("clock", "guards", "reader")
 _WHY = {
@@ -58,6 +61,14 @@ def _preparation() -> str:
     return f"(() => {{ if (window.__gagpo) return; {body}\nconst gagpo = {{}}; {calls}{define} {style} }})()"
 
 
+def _key_events(key: str) -> list[Sent]:
+    """The commands that press and release a key."""
+    name, code, text = KEYS.get(key, (key, VIRTUAL_KEYS.get(key.lower(), 0), key))
+    event = {"key": name, "code": key, "windowsVirtualKeyCode": code, "nativeVirtualKeyCode": code}
+    down = {"type": "keyDown" if text else "rawKeyDown", "text": text, **event}
+    return [("Input.dispatchKeyEvent", down), ("Input.dispatchKeyEvent", {"type": "keyUp", **event})]
+
+
 class Browser:
     """A browser that is started by the first :meth:`open`, and again after it was lost.
 
@@ -69,7 +80,8 @@ class Browser:
     recently, whose former owner is then ``parked``: it has to open its page and repeat its commands before it goes on.
     Pages are exact, so nothing changes but the time that this takes.
 
-    ``page`` is what was read last, ``last`` the last command that was carried out on this visit.
+    ``page`` is what was read last, ``last`` the last command that was carried out on this visit, ``typed`` what was
+    typed on it: texts, and each letter that was pressed.
 
     All methods that use a page can raise:
         BrowserLost: the browser ended.
@@ -85,6 +97,7 @@ class Browser:
         self.host = host
         self.page = WebPage("", (), (), (False, False), "")
         self.last: Command | None = None
+        self.typed: list[str] = []
         self.parked = False
         self._started: drivers.StartedBrowser | None = None
         self._server: Server | None = None
@@ -125,6 +138,7 @@ class Browser:
         self._ignored = ignored
         self._probe = probe
         self.last = None
+        self.typed = []
         if self._started is None:
             self._start()
         elif self._stored or self._failed:
@@ -193,6 +207,8 @@ class Browser:
         except Navigated:
             pass  # the page went on while the command was carried out
         self.last = command
+        if command.name == "type" or len(command.text) == 1:
+            self.typed.append(command.text)
         return self.read()
 
     def _click(self, number: int) -> None:
@@ -208,8 +224,7 @@ class Browser:
         if not text:
             self._press("Delete")
             return
-        self.command("Input.insertText", text=text)
-        self.command("Input.dispatchKeyEvent", type="keyUp", key=text[-1])  # pages wait for a key to look at a field
+        self._write(text if spot["lines"] else text.replace("\n", ""))
 
     def _aim(self, expression: str, number: int) -> dict[str, Any]:
         self._require(number)
@@ -223,11 +238,19 @@ class Browser:
         self.command("Input.dispatchMouseEvent", type="mousePressed", **event)
         self.command("Input.dispatchMouseEvent", type="mouseReleased", **event)
 
+    def _write(self, text: str) -> None:
+        """Type a text key by key, since pages listen to keys; the end of a long one, whose start is pasted."""
+        pasted = text[:-_MOST_KEYS]
+        commands: list[Sent] = [("Input.insertText", {"text": pasted})] if pasted else []
+        for letter in text[-_MOST_KEYS:]:
+            if letter in "\n\t":  # as keys they would send a form or leave the field
+                commands.append(("Input.insertText", {"text": letter}))
+            else:
+                commands += _key_events(letter)
+        self._send_all(commands)
+
     def _press(self, key: str) -> None:
-        name, code, text = KEYS.get(key, (key, ord(key[0].upper()), key))
-        event = {"key": name, "code": key, "windowsVirtualKeyCode": code, "nativeVirtualKeyCode": code}
-        self.command("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **event)
-        self.command("Input.dispatchKeyEvent", type="keyUp", **event)
+        self._send_all(_key_events(key))
 
     def _back(self) -> None:
         history = self.command("Page.getNavigationHistory")
@@ -269,15 +292,22 @@ class Browser:
 
     def command(self, name: str, **parameters: Any) -> Any:
         """Send a command of the DevTools protocol."""
+        return self._ask(lambda devtools: devtools.command(name, parameters))
+
+    def _ask(self, send: Callable[[DevTools], Any]) -> Any:
         if self._started is None:
             raise BrowserLost("the browser ended")
         try:
-            return self._started.devtools.command(name, parameters)
+            return send(self._started.devtools)
         except TimeoutError:
             raise self._hung() from None
         except BrowserLost:
             self._drop()
             raise
+
+    def _send_all(self, commands: list[Sent]) -> None:
+        """Send commands one after the other, without waiting for the answer of each."""
+        self._ask(lambda devtools: devtools.commands(commands))
 
     def _navigate(self, address: str) -> None:
         failure = self.command("Page.navigate", url=address).get("errorText", "")
@@ -293,7 +323,7 @@ class Browser:
             if "__gagpo" in text or "is not defined" in text:
                 raise Navigated(text)  # a document that is not ready yet
             self._failed = True
-            raise PageBroken(f"the page {self.page.path or '/'} breaks the scripts that read it: {text[:200]}")
+            raise PageBroken(f"the page {self._shown_path()} breaks the scripts that read it: {text[:200]}")
         return answer["result"].get("value")
 
     def _start(self) -> None:
@@ -344,9 +374,15 @@ class Browser:
             started.end()
 
     def _hung(self) -> PageHung:
-        path = self.page.path
+        path = self._shown_path()
         self._drop()
-        return PageHung(f"the page {path or '/'} did not answer in {self.timeout:g} s")
+        return PageHung(f"the page {path} did not answer in {self.timeout:g} s")
+
+    def _shown_path(self) -> str:
+        """The path of the page that is shown, which may not have been read yet."""
+        address = self._started.devtools.address() if self._started is not None else ""
+        path = address.removeprefix(self.address) if address.startswith(self.address) else self.page.path
+        return f"{path or '/':.200}"
 
 
 _RUNNING: list[Browser] = []  # the one used last at the end

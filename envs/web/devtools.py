@@ -10,6 +10,7 @@ import itertools
 import json
 import socket
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gagpo.envs.web.errors import BrowserLost, Navigated
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
 # What the browser says when the page changed while a script ran.
 _NAVIGATED = ("navigated or closed", "context was destroyed", "Cannot find context", "Cannot find default execution")
 _SHORT = 200  # characters of the browser's message in an error
+_ADDRESS_SECONDS = 2.0
 _ENDED = ("Inspector.targetCrashed", "Inspector.detached")
+
+
+Sent = tuple[str, dict[str, Any]]
+"""A command's name and parameters."""
 
 
 class DevTools(Protocol):
@@ -34,6 +40,12 @@ class DevTools(Protocol):
             TimeoutError: no answer came in time.
             BrowserLost: the browser, the page's process or the driver ended.
         """
+
+    def commands(self, commands: Sequence[Sent]) -> None:
+        """Send commands that are carried out in order; waits for all of them, and raises as :meth:`command`."""
+
+    def address(self) -> str:
+        """The address of the page that is shown, also of one that hangs; empty if the browser does not answer soon."""
 
     def close(self) -> None:
         """Close the connection; safe to call twice."""
@@ -70,18 +82,36 @@ class SocketDevTools:
             self.command(f"{domain}.enable", {})
 
     def command(self, name: str, parameters: dict[str, Any]) -> Any:
+        return self._exchange([(name, parameters)])[0]
+
+    def commands(self, commands: Sequence[Sent]) -> None:
+        self._exchange(commands)
+
+    def address(self) -> str:
+        # The browser's own process answers, which does not wait for that of the page.
+        try:
+            (history,) = self._exchange([("Page.getNavigationHistory", {})], min(self.timeout, _ADDRESS_SECONDS))
+            return str(history["entries"][history["currentIndex"]]["url"])
+        except (TimeoutError, BrowserLost, Navigated, LookupError, TypeError):
+            return ""
+
+    def _exchange(self, commands: Sequence[Sent], timeout: float | None = None) -> list[Any]:
+        """The results of commands, which are all sent before the first answer is awaited."""
         from websocket import WebSocketException, WebSocketTimeoutException
 
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + (timeout or self.timeout)
         try:
-            number = self._send(name, parameters)
-            while True:
+            numbers = [self._send(name, parameters) for name, parameters in commands]
+            answers: dict[int, Any] = {}
+            while len(answers) < len(numbers):
                 answer = self._receive(deadline)
-                if answer.get("id") == number:
-                    return _result(answer)
-                self._heed(answer.get("method", ""))
+                if answer.get("id") in numbers:
+                    answers[answer["id"]] = _result(answer)
+                else:
+                    self._heed(answer.get("method", ""))
+            return [answers[number] for number in numbers]
         except (WebSocketTimeoutException, TimeoutError):
-            raise TimeoutError(f"{name} was not answered in {self.timeout:g} s") from None
+            raise TimeoutError(f"{commands[0][0]} was not answered in {self.timeout:g} s") from None
         except (WebSocketException, OSError, ValueError, KeyError) as error:  # it closed the socket, or makes no sense
             raise BrowserLost(f"the browser ended: {type(error).__name__}") from None
 
@@ -131,6 +161,13 @@ class DriverDevTools:
             raise _failure(" ".join(str(error.msg or error).split())) from None
         except (HTTPError, OSError, ValueError, KeyError) as error:  # the driver ended, or answered without sense
             raise BrowserLost(f"the browser's driver does not answer: {type(error).__name__}") from None
+
+    def commands(self, commands: Sequence[Sent]) -> None:
+        for name, parameters in commands:
+            self.command(name, parameters)
+
+    def address(self) -> str:
+        return ""  # the driver would wait for the page
 
     def close(self) -> None:
         """The driver's connections end with it."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -25,11 +27,12 @@ MOST_FILES = 10_000
 
 
 class PageCondition(Options):
-    """What the browser shows; all that is given must hold.
+    """What the browser shows; all that is given must hold. What the agent has typed does not count.
 
-    selector: a CSS selector of something visible.
-    text: a text that can be seen on the page.
-    url: the address after the host, with the query.
+    selector: a CSS selector of something visible, outside of what can be edited.
+    text: a text that can be seen on the page, outside of what can be edited, and that was not typed in this episode.
+        Together with a selector, any text in the selected element counts as well.
+    url: the address after the host, with the query. The part after ``#`` counts only if it is given.
     """
 
     selector: str | None = Field(None, min_length=1, max_length=1000)
@@ -44,30 +47,72 @@ class PageCondition(Options):
 
     def holds(self, browser: Browser) -> bool:
         """Whether the page of ``browser`` is so; a selector that is none raises InvalidArgument."""
-        if self.url is not None and browser.page.path.lstrip("/") != self.url.lstrip("/"):
+        return self._has_address(browser.page.path) and self._has_text(browser) and self._has_element(browser)
+
+    def _has_address(self, path: str) -> bool:
+        if self.url is None:
+            return True
+        if "#" not in self.url:
+            path = path.partition("#")[0]
+        return path.lstrip("/") == self.url.lstrip("/")
+
+    def _has_text(self, browser: Browser) -> bool:
+        if self.text is None or self._has_text_in_element(browser):
+            return True
+        return not was_typed(self.text, browser.typed) and self._asks(browser, "says", self.text, None)
+
+    def _has_element(self, browser: Browser) -> bool:
+        if self.selector is None or self._has_text_in_element(browser):
+            return True
+        return self._asks(browser, "shows", self.selector)
+
+    def _has_text_in_element(self, browser: Browser) -> bool:
+        """Whether the text stands where the selector says, which may be where the agent types it."""
+        if self.text is None or self.selector is None:
             return False
-        return (self.selector is None or _shows(browser, self.selector)) and (
-            self.text is None or bool(browser.evaluate(_HAS_TEXT.format(json.dumps(self.text))))
-        )
+        return self._asks(browser, "says", self.text, self.selector)
+
+    def _asks(self, browser: Browser, function: str, *values: str | None) -> bool:
+        """The answer of a function of reader.js; its last argument is what was typed."""
+        typed = "\n".join(["".join(browser.typed), *browser.typed]).lower()
+        arguments = json.dumps([*values, typed])
+        answer = browser.evaluate(_ASKS.format(function, arguments))
+        if isinstance(answer, str):
+            raise InvalidArgument(f"success or failure has a wrong selector {self.selector!r:.80}: {answer:.200}")
+        return bool(answer)
 
 
-_HAS_TEXT = "document.body !== null && document.body.innerText.replace(/\\s+/g, ' ').includes({})"
-_SHOWS = """
+_ASKS = """
 (() => {{
   try {{
-    return Array.from(document.querySelectorAll({})).some((element) => element.checkVisibility());
+    return __gagpo.{}(...{});
   }} catch (error) {{
     return String(error.message);
   }}
 }})()
 """
+_MARKUP = re.compile(r"<[a-z/!?]|&[#\w]", re.IGNORECASE)
 
 
-def _shows(browser: Browser, selector: str) -> bool:
-    answer = browser.evaluate(_SHOWS.format(json.dumps(selector)))
-    if isinstance(answer, str):
-        raise InvalidArgument(f"success or failure has a wrong selector {selector!r:.80}: {answer:.200}")
-    return bool(answer)
+def was_typed(text: str, typed: Sequence[str]) -> bool:
+    """Whether a text can come from what the agent has typed: from one text, from several, or letter by letter.
+
+    Pages show a text in other cases and spaces, and next to others, so each word must stand somewhere in what was
+    typed. Markup can hide between the letters of a text, which then have to occur in order.
+
+    >>> was_typed("Order placed!", ["my order", "placed"]), was_typed("Order placed!", ["an order"])
+    (True, False)
+    >>> was_typed("Done", ["D", "o", "n", "e"]), was_typed("Done", ["Do<b>n</b>e"])
+    (True, True)
+    """
+    pieces = ["".join(typed).casefold(), " ".join(typed).casefold()]
+    words = re.findall(r"\w+", text.casefold()) or [text.casefold().strip()]
+    if all(any(word in piece for piece in pieces) for word in words):
+        return True
+    if not any(_MARKUP.search(piece) for piece in typed):
+        return False
+    letters = iter(html.unescape(pieces[0]))
+    return all(letter in letters for letter in "".join(words))
 
 
 class WebTask(Options):

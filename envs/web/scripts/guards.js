@@ -20,15 +20,19 @@ function guards(gagpo) {
   const here = (element) => {
     if (element && element.target && element.target !== '_self') element.target = '_self';
   };
+  let clicked = []; // events on links that the browser refuses to follow, without any further event
   window.addEventListener('click', (event) => {
-    const link = event.target instanceof Element ? event.target.closest('a[href], area[href]') : null;
+    const link = event.composedPath().find((element) => element instanceof Element && element.matches('a[href], area[href]'));
     here(link);
-    if (link?.protocol === 'file:') note('file: cannot be reached from here.'); // refused without any event
+    const refused = ['file:', 'data:', 'filesystem:'].includes(link?.protocol) && !link.hasAttribute('download');
+    if (refused) clicked.push([event, link.protocol]);
   }, true);
   // A form is sent a moment after its event, so the page waits for the navigation that follows.
   const SENDING = 250; // milliseconds
   let sent = null;
-  window.addEventListener('submit', (event) => { here(event.target); sent = event; }, true);
+  // root: the window, or a shadow root: this event does not leave one.
+  gagpo.watch = (root) => root.addEventListener('submit', (event) => { here(event.target); sent = event; }, true);
+  gagpo.watch(window);
   const {submit} = HTMLFormElement.prototype;
   HTMLFormElement.prototype.submit = function () {
     here(this);
@@ -38,6 +42,10 @@ function guards(gagpo) {
   // Let the browser do what it has put off; resolves once a navigation that is due has begun.
   gagpo.turn = async () => {
     await gagpo.yield();
+    for (const [event, protocol] of clicked) {
+      if (!event.defaultPrevented) note(`${protocol} cannot be reached from here.`);
+    }
+    clicked = [];
     const due = () => sent !== null && !sent.defaultPrevented && sent.target.method !== 'dialog';
     for (let waited = 0; due() && waited < SENDING; waited += 2) await gagpo.wait(2);
     sent = null;

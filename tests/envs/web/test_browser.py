@@ -24,7 +24,7 @@ from gagpo.envs.web import supervisor as supervisors
 from gagpo.envs.web.actions import Command, parse
 from gagpo.envs.web.browser import WINDOW, Browser
 from gagpo.envs.web.devtools import DriverDevTools
-from gagpo.envs.web.errors import BrowserLost, BrowserMissing, PageHung
+from gagpo.envs.web.errors import BrowserLost, BrowserMissing, PageBroken, PageHung
 from gagpo.envs.web.server import Files, Request, Response
 from gagpo.envs.web.supervisor import PREFIX
 from tests.envs.web.conftest import needs_browser
@@ -351,6 +351,16 @@ def test_a_page_that_hangs_while_it_loads_is_ended_at_the_deadline(own_browser, 
     with pytest.raises(PageHung):
         own_browser.open("/", pages)
     answered.set()
+
+
+@pytest.mark.slow
+def test_an_error_names_the_page_that_hangs_or_breaks_and_not_the_one_before(own_browser):
+    bodies = {"/": b"<a href=/loop>a</a><a href=/broken>b</a>", "/loop": b"<script>for (;;) ;</script>"}
+    bodies["/broken"] = b"<p>x</p><script>Array.from = () => { throw new Error('no') }</script>"
+    for action, error in (("click[1]", PageHung), ("click[2]", PageBroken)):
+        own_browser.open("/", lambda request: Response(bodies.get(request.path, b"")))
+        with pytest.raises(error, match=f"the page {['/loop', '/broken'][error is PageBroken]} "):
+            act(own_browser, action)
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gagpo.base.errors import InvalidArgument
@@ -121,6 +123,87 @@ def test_a_wrong_file_is_an_error_with_its_place(tmp_path, text, message):
     (tmp_path / "tasks.yaml").write_text(text)
     with pytest.raises(InvalidArgument, match=message):
         Folder(str(tmp_path))
+
+
+ECHO = """<input id=q><button onclick="out.innerHTML = `You wrote ${q.value}`">Go</button><div id=out class=answer></div>
+<button onclick="done.textContent += 'Order 7 placed'; done.className = 'ok'">Order</button><p id=done></p>"""
+EDITOR = "<div id=e contenteditable>note</div><button onclick=\"e.after('Saved: all')\">Save</button>"
+NAMES = """<input id=a><input id=b><button onclick="out.textContent = `Hello ${a.value} ${b.value}`">Go</button>
+<p id=out></p>"""
+INJECTED = "<input id=q><button onclick=\"out.innerHTML = `<b title='${q.value}'>x</b>`\">Go</button><p id=out></p>"
+CASES = {
+    "an echo": (ECHO, {"text": "Order 7 placed"}, ["type[1] Order 7 placed", "click[2]"], False),
+    "an echo in other letters": (ECHO, {"text": "Order 7 placed!"}, ["type[1] order  7 PLACED", "click[2]"], False),
+    "an echo with markup in it": (
+        ECHO,
+        {"text": "Order 7 placed"},
+        ["type[1] Or<b>der 7 pl</b>aced", "click[2]"],
+        False,
+    ),
+    "an echo of hidden markup": (
+        ECHO,
+        {"text": "Order 7 placed"},
+        ["type[1] Ord<i title='>' hidden>x</i>er 7 pla&#99;ed", "click[2]"],
+        False,
+    ),
+    "echoed elements": (ECHO, {"selector": ".ok"}, ["type[1] <p class=ok>x</p>", "click[2]"], False),
+    "echoed elements inside": (ECHO, {"selector": "#out .ok i"}, ["type[1] <p class=ok><i>x", "click[2]"], False),
+    "echoed elements with their text": (
+        ECHO,
+        {"selector": ".ok", "text": "7 placed"},
+        ["type[1] <p class='ok'>7 placed</p>", "click[2]"],
+        False,
+    ),
+    "an echoed attribute": (INJECTED, {"selector": ".ok"}, ["type[1] ' class='ok", "click[2]"], False),
+    "an echoed tag": (ECHO, {"selector": "#out b"}, ["type[1] <b>x", "click[2]"], False),
+    "an editor": (EDITOR, {"text": "all done"}, ["type[1] all done"], False),
+    "an editor, letter by letter": (EDITOR, {"text": "oh"}, ["click[1]", "press[o]", "press[h]"], False),
+    "what stood in an editor": (EDITOR, {"text": "note"}, ["press[Tab]"], False),
+    "lines of an editor": (EDITOR, {"selector": "#e div"}, ["click[1]", "press[Enter]"], False),
+    "two fields": (NAMES, {"text": "my order"}, ["type[1] my", "type[2] order", "click[3]"], False),
+    "the page's own text": (ECHO, {"text": "Order 7 placed"}, ["type[1] 7", "click[3]"], True),
+    "the page's own element": (ECHO, {"selector": ".ok"}, ["type[1] ok", "click[2]", "click[3]"], True),
+    "an element after typed markup": (ECHO, {"selector": ".ok"}, ["type[1] <i>", "click[2]", "click[3]"], True),
+    "text beside an editor": (EDITOR, {"text": "Saved: all"}, ["type[1] yes", "click[2]"], True),
+    "an echo where it should be": (ECHO, {"selector": "#out", "text": "Ann"}, ["type[1] Ann", "click[2]"], True),
+    "an editor that is named": (EDITOR, {"selector": "#e", "text": "Ann"}, ["type[1] Ann"], True),
+    "capital letters of the style": (
+        "<button onclick='t.hidden = false'>a</button><p id=t hidden style='text-transform:uppercase'>done</p>",
+        {"text": "DONE"},
+        ["click[1]"],
+        True,
+    ),
+    "text that nobody can see": (ECHO + "<p style='font-size:0'>secret</p>", {"text": "secret"}, ["press[Tab]"], False),
+    "an address with a fragment": ("<a href='#top'>a</a>", {"url": "index.html"}, ["click[1]"], True),
+    "a fragment that is asked for": ("<a href='#top'>a</a>", {"url": "index.html#top"}, ["click[1]"], True),
+    "another fragment": ("<a href='#top'>a</a>", {"url": "index.html#end"}, ["click[1]"], False),
+}
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("judged")
+    tasks = []
+    for number, (name, (body, condition, _, _)) in enumerate(CASES.items()):
+        page = "index.html" if "url" in condition else f"{number}.html"
+        (folder / page).write_text(f"<!doctype html><body>{body}")
+        tasks.append({"id": name, "start": page, "instruction": "Do it.", "success": condition})
+    (folder / "tasks.yaml").write_text(json.dumps({"tasks": tasks}))
+    env = WebEnv(source="folder", folder=str(folder))
+    yield env
+    env.close()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_agent_types_is_not_what_the_page_says(judged, name):
+    _, condition, actions, succeeds = CASES[name]
+    judged.reset(options={"task": name})
+    for action in actions:
+        _, _, over, _, info = judged.step(action)
+        if over:
+            break
+        assert info["valid"], action
+    assert info["success"] == over == succeeds
 
 
 def test_a_missing_folder_or_file_is_an_error(tmp_path):
