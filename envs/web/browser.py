@@ -18,7 +18,7 @@ from gagpo.envs.web.actions import KEYS, VIRTUAL_KEYS, Command
 from gagpo.envs.web.devtools import DevTools, Sent
 from gagpo.envs.web.errors import BrowserLost, Navigated, PageBroken, PageHung
 from gagpo.envs.web.page import WebPage
-from gagpo.envs.web.server import Pages, Server
+from gagpo.envs.web.server import Pages, Response, Server
 
 THINKING = 1_000
 """Milliseconds on the page's own clock that pass with every action."""
@@ -29,9 +29,10 @@ WINDOW = 1_000, 700
 MOST_BROWSERS = 4
 """Browsers that one thread runs for one set of settings: more episodes take turns, see :class:`Browser`."""
 
+_MOST_VISITS = 3  # of a page that is opened again, because the one before has stored something when it was left
 _MOST_KEYS = 100  # letters of a text that are typed key by key: two commands each
 _MOST_HISTORY = 25  # pages; a browser remembers 50
-_SCRIPTS = ("clock", "guards", "reader")
+_SCRIPTS = ("clock", "guards", "storage", "reader")
 _WHY = {
     "gone": "[{0}] is not on this page",
     "option": "[{0}] is an option of a list: write select[{0}]",
@@ -133,25 +134,45 @@ class Browser:
         self._touch()
         address = self.address
         assert self._server is not None
-        self._server.pages = pages
         self.parked = False
         self._ignored = ignored
         self._probe = probe
         self.last = None
         self.typed = []
-        if self._started is None:
-            self._start()
-        elif self._stored or self._failed:
-            self.command("Network.clearBrowserCookies")
-            self.command("Storage.clearDataForOrigin", origin=address, storageTypes="all")
-        if self.page.place > _MOST_HISTORY:
+        for _ in range(_MOST_VISITS):
+            if self._started is not None and (self._stored or self._failed):
+                self._forget()
+            if self._started is None:
+                self._start()
+            if self.page.place > _MOST_HISTORY:
+                self.command("Page.resetNavigationHistory")
+            self._server.pages = pages
+            self._failed = True  # until the page has been read
+            self._stored = False
+            self._navigate(address + path)
+            value = self.evaluate(f"__gagpo.loaded().then(() => ({prepare}))") if prepare else None
+            self._first = self.read().place
+            if not self.page.unclean:  # by the page before, which may write while it is left
+                return value
+            self._failed = True
+        self._drop()
+        raise BrowserLost("the browser keeps what earlier pages have stored")
+
+    def _forget(self) -> None:
+        """Remove what earlier pages have stored; where something is left, end the browser.
+
+        Which data ``Storage.clearDataForOrigin`` removes differs between versions of the browser, so an empty page of
+        the same address removes the rest, and looks whether anything is left.
+        """
+        assert self._server is not None
+        self._server.pages = lambda request: Response()
+        self.command("Network.clearBrowserCookies")
+        self.command("Storage.clearDataForOrigin", origin=self.address, storageTypes="all")
+        self._navigate(f"{self.address}/")
+        if self.evaluate("__gagpo.loaded().then(() => __gagpo.forget())"):
+            self._drop()
+        else:
             self.command("Page.resetNavigationHistory")
-        self._failed = True  # until the page has been read
-        self._stored = False
-        self._navigate(address + path)
-        value = self.evaluate(f"__gagpo.loaded().then(() => ({prepare}))") if prepare else None
-        self._first = self.read().place
-        return value
 
     def read(self) -> WebPage:
         """Wait until the page is ready, and read it."""

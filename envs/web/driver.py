@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +22,9 @@ from gagpo.envs.web.supervisor import BROWSER
 
 if TYPE_CHECKING:
     from selenium.webdriver.remote.webdriver import WebDriver
+
+OLDEST = 121
+"""The first version of Chromium whose pages are read right: older ones cannot tell what is transparent."""
 
 START_SECONDS = 60.0
 END_SECONDS = 8.0
@@ -92,6 +97,28 @@ def find_programs() -> tuple[str, str]:
     return browser, driver
 
 
+def require_version(version: str, where: str) -> None:
+    """Raises BrowserMissing for a Chromium that is older than :data:`OLDEST`; ``version`` may be any text with it."""
+    major = re.search(r"\d+", version)
+    if major is None or int(major[0]) < OLDEST:
+        got = " ".join(version.split())[:80] or "no version"
+        raise BrowserMissing(
+            f"gagpo/Web-v0 needs Chromium {OLDEST} or newer (got {got} of {where}): "
+            "apt-get install chromium chromium-driver"
+        )
+
+
+def installed_version() -> str:
+    """The version of Chromium on this machine; raises BrowserMissing if there is none or it is too old."""
+    browser, _ = find_programs()
+    try:
+        printed = subprocess.run([browser, "--version"], capture_output=True, text=True, timeout=START_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BrowserMissing(f"{browser} does not start: {_short(error)}") from None
+    require_version(printed.stdout, browser)
+    return " ".join(printed.stdout.split())
+
+
 def check_grid(grid: str) -> str:
     """The address of a grid; raises InvalidArgument."""
     try:
@@ -117,6 +144,11 @@ def start(reachable: str, timeout: float, grid: str | None) -> StartedBrowser:
     require_selenium()
     if grid is not None:
         driver = _session(check_grid(grid), _options(reachable), timeout)
+        try:
+            require_version(str(driver.capabilities.get("browserVersion", "")), f"the grid {grid}")
+        except BrowserMissing:
+            _quit(driver)
+            raise
         return StartedBrowser(driver, DriverDevTools(driver), lambda: _quit(driver))
     browser, program = find_programs()
     supervisor = Child(
@@ -138,6 +170,7 @@ def start(reachable: str, timeout: float, grid: str | None) -> StartedBrowser:
         options.add_argument(f"--user-data-dir={folder}/profile")
         options.add_argument("--remote-debugging-pipe")  # the driver's: the browser ends with it
         driver = _session(f"http://127.0.0.1:{port}", options, timeout)
+        require_version(str(driver.capabilities.get("browserVersion", "")), browser)
         devtools = _connect(driver, Path(folder, "profile"), timeout) if direct else DriverDevTools(driver)
     except ChildFailed as error:
         raise BrowserLost(str(error)) from None

@@ -75,6 +75,7 @@ class WebPage:
     key: identifies the visible page and the values of its fields.
     place: number of the page in the browser's history.
     stored: the site has stored something in the browser.
+    unclean: something was stored when its document began.
     probe: value of the source's expression.
     """
 
@@ -85,6 +86,7 @@ class WebPage:
     key: str
     place: int = 0
     stored: bool = False
+    unclean: bool = False
     probe: Any = None
 
     @classmethod
@@ -106,6 +108,7 @@ class WebPage:
             key,
             place=answer["place"],
             stored=answer["stored"],
+            unclean=answer["unclean"],
             probe=answer["probe"],
         )
 

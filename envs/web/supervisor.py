@@ -104,20 +104,26 @@ def _claim() -> tuple[Path, IO[str]]:
     """A new folder for the profile, and the lock that says that it is in use."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        lock = (folder / _LOCK).open("w")
+        try:
+            lock = (folder / _LOCK).open("w")
+        except FileNotFoundError:  # another supervisor has removed the folder as abandoned
+            continue
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (folder / _LOCK).exists():
             return folder, lock
-        lock.close()  # another supervisor found the file unlocked and has removed the folder as abandoned
+        lock.close()  # as above, and it found the file unlocked
 
 
 def _remove_abandoned() -> None:
-    """Remove the folders of supervisors that were killed."""
+    """Remove the folders of supervisors that were killed.
+
+    One may have no lock: a dying browser wrote into it again after everything was removed.
+    """
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             if folder.stat().st_uid != os.getuid():
                 continue
-            with (folder / _LOCK).open("r+") as lock:
+            with (folder / _LOCK).open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(folder)
 

@@ -32,6 +32,8 @@ from gagpo.base.memory import available_memory
 from gagpo.credit import Credit
 from gagpo.data import Row
 from gagpo.distributed.ranks import Ranks
+from gagpo.envs.web.driver import find_programs, installed_version
+from gagpo.envs.web.errors import BrowserMissing
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.chosen_format import ChosenFormats, formats_for, slowdown
@@ -199,6 +201,19 @@ def check_disk(machine: Machine) -> Finding:
     return judged(f"{free:.0f} GB free for {machine.runs}", values, advice if free < DISK_GB else [], "warning")
 
 
+def check_browser(machine: Machine) -> Finding:
+    """Check that Chromium, which only gagpo/Web-v0 needs, is new enough; having none is no fault."""
+    try:
+        find_programs()
+    except BrowserMissing:
+        return Finding("ok", "no Chromium; only gagpo/Web-v0 needs it")
+    try:
+        version = installed_version()
+    except BrowserMissing as error:
+        return Finding("warning", "Chromium cannot be used", {}, str(error))
+    return Finding("ok", version, {"version": version})
+
+
 def check_device(machine: Machine) -> Finding:
     """Check that the GPU of every rank is its own and is free; say which number format the device computes fast."""
     formats = formats_for(machine.device)
@@ -321,7 +336,7 @@ def gap_of(engine: Engine, parity: ParityCheck) -> float:
     return gap.error
 
 
-CHECKS: tuple[Check, ...] = (check_host, check_disk, check_device, check_training_step, check_engine)
+CHECKS: tuple[Check, ...] = (check_host, check_disk, check_browser, check_device, check_training_step, check_engine)
 
 
 def examine(

@@ -452,24 +452,6 @@ function reader(gagpo) {
     return Promise.all([document.fonts.ready, ...loaded.values()]);
   };
 
-  // Whether the site has stored anything in the browser.
-  let stored = false;
-  for (const [owner, name] of [[IDBFactory, 'open'], [window.CacheStorage, 'open']]) {
-    if (!owner) continue;
-    const open = owner.prototype[name];
-    owner.prototype[name] = function (...values) {
-      stored = true;
-      return open.apply(this, values);
-    };
-  }
-  const hasStored = () => {
-    try {
-      return stored || localStorage.length + sessionStorage.length + document.cookie.length > 0;
-    } catch {
-      return true; // a page of the browser's own
-    }
-  };
-
   // Resolves once the page and what it names are loaded, and its own functions for that have run.
   gagpo.loaded = async () => {
     if (document.readyState === 'complete') return;
@@ -500,7 +482,8 @@ function reader(gagpo) {
       lines: document.body ? gagpo.read() : [],
       notes: gagpo.takeNotes(),
       hidden: JSON.stringify([values(), gagpo.pending(), Math.round(scrollX), Math.round(scrollY)]),
-      stored: hasStored(),
+      stored: gagpo.hasStored(),
+      unclean: gagpo.unclean,
       place: window.navigation?.currentEntry?.index ?? 0,
       scroll: [root.scrollTop > 0, root.scrollTop + innerHeight < root.scrollHeight - 1],
     };

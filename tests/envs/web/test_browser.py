@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -272,10 +273,108 @@ def test_the_page_cannot_reach_the_debugging_port(show):
         assert browser.evaluate(connected) == "not"
 
 
-def test_a_visit_leaves_no_cookies_and_no_storage_to_the_next(show):
-    body = """<p id=p></p><script>p.textContent = `${document.cookie}|${localStorage.x}|${sessionStorage.x}`;
-    document.cookie = 'a=1'; localStorage.x = sessionStorage.x = 2;</script>"""
-    assert text(show(body)) == text(show(body)) == "|undefined|undefined"
+STORES = {
+    "cookies": ("document.cookie", "document.cookie = 'a=1'"),
+    "cookies of another path": ("document.cookie", "document.cookie = 'a=1; path=/visit'"),
+    "local storage": ("localStorage.x ?? ''", "localStorage.x = 2"),
+    "session storage": ("sessionStorage.x ?? ''", "sessionStorage.x = 2"),
+    "session storage of a page that is left": (
+        "sessionStorage.x ?? ''",
+        "window.addEventListener('pagehide', () => { sessionStorage.x = 2; })",
+    ),
+    "the window's name": ("window.name", "window.name = 'a'"),
+    "databases": (
+        "(await indexedDB.databases()).length || ''",
+        "await new Promise((done) => { indexedDB.open('a').onsuccess = done; })",
+    ),
+    "caches": ("(await caches.keys()).join()", "await caches.open('a')"),
+    "a worker's cache": (
+        "(await caches.keys()).join()",
+        "await new Promise((done) => { new Worker('/worker.js').onmessage = done; })",
+    ),
+    "a frame": (
+        "(await caches.keys()).join()",
+        "const frame = document.body.appendChild(document.createElement('iframe')); frame.src = '/frame';"
+        "await new Promise((done) => { frame.onload = done; }); await frame.contentWindow.done;",
+    ),
+    "files": (
+        "(await Array.fromAsync((await navigator.storage.getDirectory()).keys())).join()",
+        "await (await navigator.storage.getDirectory()).getFileHandle('a', {create: true})",
+    ),
+    "a service worker": (
+        "navigator.serviceWorker.controller ? 'here' : ''",
+        "await navigator.serviceWorker.register('/service.js'); await navigator.serviceWorker.ready",
+    ),
+    "history": (
+        "JSON.stringify(navigation.entries().map((entry) => entry.url).filter((url) => url.includes('secret')))"
+        ".slice(2)",
+        "history.pushState(1, '', '/secret'); history.pushState(2, '', '/')",
+    ),
+}
+"""For each store: an expression for what it has, '' for nothing, and a script that stores something."""
+
+
+@pytest.mark.parametrize("helps", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.parametrize("store", STORES)
+def test_a_visit_leaves_nothing_to_the_next(shared_browser, monkeypatch, store, helps):
+    send = shared_browser.command
+    if not helps:  # some versions of the browser leave session storage there
+        monkeypatch.setattr(shared_browser, "command", lambda name, **values: "Data" in name or send(name, **values))
+    shown, stores = STORES[store]
+    script = f"<p id=p></p><script type=module>p.textContent = `[${{{shown}}}]`; {stores}; document.title = 1</script>"
+    bodies = {
+        "/worker.js": "caches.open('a').then(() => postMessage(1))",
+        "/frame": "<script>window.done = caches.open('a')</script>",
+        "/service.js": "addEventListener('install', () => skipWaiting());"
+        "addEventListener('activate', (event) => event.waitUntil(clients.claim()))",
+    }
+
+    def pages(request):
+        kind = "text/javascript" if request.path.endswith(".js") else "text/html"
+        return Response(bodies.get(request.path, f"<!doctype html><body>{script}").encode(), kind)
+
+    for _ in range(3):
+        shared_browser.open("/visit", pages)
+        deadline = time.monotonic() + 10
+        while not shared_browser.evaluate("document.title") and time.monotonic() < deadline:
+            shared_browser.read()  # the browser's other processes answer when they do
+        shared_browser.read()
+        assert text(shared_browser) == "[]"
+
+
+def test_a_browser_that_keeps_what_was_stored_is_replaced(own_browser):
+    pages = lambda request: Response(b"<script>localStorage.x = 1</script>")  # noqa: E731
+    own_browser.open("/", pages)
+    first = own_browser._started
+    own_browser.evaluate("Storage.prototype.clear = 0")
+    send = own_browser.evaluate
+    own_browser.evaluate = lambda text: send("['cookies']") if "forget" in text else send(text)
+    own_browser.open("/", pages)
+    assert own_browser._started is not first and not own_browser.page.unclean
+
+
+@pytest.mark.parametrize(
+    ("version", "accepted"), [("156.0.8078.108", True), ("121.0", True), ("120.9", False), ("", False)]
+)
+def test_a_browser_that_is_too_old_is_refused(version, accepted):
+    with nullcontext() if accepted else pytest.raises(BrowserMissing, match="needs Chromium 121 or newer"):
+        drivers.require_version(version, "/usr/bin/chromium")
+
+
+@pytest.mark.slow
+def test_an_old_browser_is_refused_when_it_starts(monkeypatch):
+    monkeypatch.setattr(drivers, "OLDEST", 100_000)
+    children = psutil.Process().children()
+    with pytest.raises(BrowserMissing, match=r"100000 or newer \(got [0-9.]+ of /"):
+        Browser().open("/", lambda request: Response(b""))
+    assert psutil.Process().children() == children
+
+
+def test_the_installed_browser_says_its_version(monkeypatch):
+    assert "Chrom" in drivers.installed_version()
+    monkeypatch.setattr(drivers, "find_programs", lambda: ("/bin/echo", ""))
+    with pytest.raises(BrowserMissing, match=r"Chromium 121 or newer \(got echo"):
+        drivers.installed_version()
 
 
 def test_the_key_changes_with_what_can_be_seen_typed_or_will_happen(show):
@@ -438,6 +537,40 @@ def test_the_folder_of_a_killed_supervisor_is_removed_by_the_next(tmp_path, monk
     browser.open("/", lambda request: Response(b"hello"))
     browser.close()
     assert not abandoned.exists()
+
+
+def test_a_folder_that_a_dying_browser_wrote_into_again_is_removed_by_the_next(monkeypatch, short_folder):
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    monkeypatch.setattr(supervisors, "_REMOVE_SECONDS", 0.1)
+    folder, lock = supervisors._claim()
+    ended = threading.Event()
+
+    def write():
+        while not ended.is_set():
+            with suppress(OSError):
+                (folder / "profile").mkdir(parents=True, exist_ok=True)
+                (folder / "profile" / "Preferences").touch()
+
+    browser = threading.Thread(target=write)
+    browser.start()
+    supervisors._remove(folder)
+    ended.set()
+    browser.join()
+    lock.close()
+    (folder / "profile").mkdir(parents=True, exist_ok=True)  # where the last removal was faster
+    (folder / supervisors._LOCK).unlink(missing_ok=True)
+    alive, held = supervisors._claim()
+    supervisors._remove_abandoned()
+    assert list(short_folder.iterdir()) == [alive]
+    held.close()
+
+
+def test_a_folder_that_is_removed_before_it_has_a_lock_is_not_used(monkeypatch, short_folder):
+    names = [str(short_folder / "removed"), tempfile.mkdtemp(dir=short_folder)]
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: names.pop(0))
+    folder, lock = supervisors._claim()
+    assert folder.is_dir() and not names
+    lock.close()
 
 
 def test_a_folder_that_another_supervisor_removed_before_it_was_locked_is_not_used(monkeypatch, short_folder):

@@ -125,10 +125,11 @@ def test_a_wrong_file_is_an_error_with_its_place(tmp_path, text, message):
         Folder(str(tmp_path))
 
 
-ECHO = """<input id=q><button onclick="out.innerHTML = `You wrote ${q.value}`">Go</button><div id=out class=answer></div>
-<button onclick="done.textContent += 'Order 7 placed'; done.className = 'ok'">Order</button><p id=done></p>"""
+ECHO = """<input id=q><button onclick="out.innerHTML = `You wrote ${q.value}`">Go</button>
+<div id=out class=answer></div><button onclick="done.textContent += 'Order 7 placed'; done.className = 'ok'">Order</button><p id=done></p>"""
 EDITOR = "<div id=e contenteditable>note</div><button onclick=\"e.after('Saved: all')\">Save</button>"
-NAMES = """<input id=a><input id=b><button onclick="out.textContent = `Hello ${a.value} ${b.value}`">Go</button>
+NAMES = """<input id=a><input id=b>
+<button onclick="out.textContent = `Hello ${a.value} ${b.value}`">Go</button>
 <p id=out></p>"""
 INJECTED = "<input id=q><button onclick=\"out.innerHTML = `<b title='${q.value}'>x</b>`\">Go</button><p id=out></p>"
 CASES = {
@@ -196,7 +197,7 @@ def judged(tmp_path_factory):
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_the_agent_types_is_not_what_the_page_says(judged, name):
-    _, condition, actions, succeeds = CASES[name]
+    _, _, actions, succeeds = CASES[name]
     judged.reset(options={"task": name})
     for action in actions:
         _, _, over, _, info = judged.step(action)

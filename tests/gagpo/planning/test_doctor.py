@@ -14,6 +14,7 @@ import typer
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.distributed.ranks import Ranks
+from gagpo.envs.web.errors import BrowserMissing
 from gagpo.model.chosen_format import ChosenFormats
 from gagpo.planning import doctor
 from gagpo.planning.doctor import Finding, Machine, device_of, examine, worst_of
@@ -132,6 +133,19 @@ def test_a_small_disk_gets_advice(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "DISK_GB", 1e9)
     found = doctor.check_disk(machine)
     assert "a larger disk" in found.advice
+
+
+def test_the_browser_is_named_and_an_old_one_gets_advice(machine, monkeypatch):
+    def missing():
+        raise BrowserMissing("needs Chromium")
+
+    monkeypatch.setattr(doctor, "find_programs", lambda: ("chromium", "chromedriver"))
+    monkeypatch.setattr(doctor, "installed_version", lambda: "Chromium 156.0")
+    assert doctor.check_browser(machine).summary == "Chromium 156.0"
+    monkeypatch.setattr(doctor, "installed_version", missing)
+    assert doctor.check_browser(machine).verdict == "warning"
+    monkeypatch.setattr(doctor, "find_programs", missing)
+    assert doctor.check_browser(machine).verdict == "ok"
 
 
 def test_a_check_that_raises_has_failed_and_the_next_one_runs(machine):
