@@ -1,11 +1,12 @@
 """How fast is gagpo/Web-v0 on MiniWoB++, next to the package's own environment and to BrowserGym.
 
-    python -m benchmarks.web [--episodes 3] [--rounds 3] [--browsergym PYTHON] [--out FILE]
+    python -m benchmarks.web [--episodes 3] [--rounds 4] [--actions expert] [--browsergym PYTHON] [--out FILE]
 
-All three do random clicks from the same seeds on the same kinds of tasks, without screenshots. They take turns after
-every kind, so that other work on the machine slows all of them. A ratio is that of the sums over a round; the median
-round counts. ``--browsergym`` names the Python of an environment with ``browsergym-miniwob``, whose Playwright is
-pointed at the Chromium of this machine; its CPU time is not measured.
+All do the same tasks without screenshots, with the actions of the experts (episodes of two to three turns) or with
+random clicks (eight turns). They take turns after every kind, so that other work on the machine slows all of them, and
+change their order after every round. A ratio is that of the sums over a round; the median round counts.
+``--browsergym`` names the Python of an environment with ``browsergym-miniwob``, whose Playwright is pointed at the
+Chromium of this machine; it clicks at random, and its CPU time is not measured.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 KINDS = (
@@ -104,55 +106,112 @@ Player = Callable[[str, int], Count]
 """Does a number of episodes of one kind of page."""
 
 
-def gagpo_player() -> tuple[Player, Callable[[], None]]:
-    """gagpo/Web-v0, one browser for all kinds; returns also what ends it."""
-    from gagpo.envs.web.env import WebEnv
+class Package:
+    """gagpo/Web-v0, one browser for all kinds."""
 
-    env = WebEnv(tasks=list(KINDS), level="all", unseen=[], max_turns=TURNS)
+    def __init__(self, expert: bool):
+        from gagpo.envs.web.env import WebEnv
 
-    def play(kind: str, episodes: int) -> Count:
+        self.expert = expert
+        self.env = WebEnv(tasks=list(KINDS), level="all", unseen=[], max_turns=TURNS, expert=expert)
+
+    def play(self, kind: str, episodes: int) -> Count:
         rng = random.Random(kind)
         steps = 0
-        env.reset(options={"task": f"{kind}.000000"})
+        self.env.reset(options={"task": f"{kind}.000000"})
         with Meter() as meter:
             for seed in range(episodes):
-                _, info = env.reset(options={"task": f"{kind}.{seed:06d}"})
+                _, info = self.env.reset(options={"task": f"{kind}.{seed:06d}"})
                 over = False
                 while not over:
-                    clicks = [action for action in info["admissible_actions"] if action.startswith("click")]
-                    _, _, terminated, truncated, info = env.step(rng.choice(clicks or info["admissible_actions"]))
+                    _, _, terminated, truncated, info = self.env.step(self._action(info, rng))
                     steps += 1
                     over = terminated or truncated
         return Count(steps, meter.seconds, meter.cpu)
 
-    return play, env.close
+    def _action(self, info: dict[str, Any], rng: random.Random) -> str:
+        if self.expert:
+            return str(info["expert_action"])
+        clicks = [action for action in info["admissible_actions"] if action.startswith("click")]
+        return rng.choice(clicks or info["admissible_actions"])
+
+    def experts_actions(self, kind: str, episodes: int) -> list[list[Aimed]]:
+        """For each seed, where the expert clicks and what it types there."""
+        from gagpo.envs.web.actions import parse
+
+        by_seed = []
+        for seed in range(episodes):
+            _, info = self.env.reset(options={"task": f"{kind}.{seed:06d}"})
+            actions: list[Aimed] = []
+            over = False
+            while not over:
+                command = parse(info["expert_action"])
+                spot = self.env.browser.evaluate(f"__gagpo.aim({command.number})")
+                actions.append((spot["x"], spot["y"], command.text))
+                _, _, terminated, truncated, info = self.env.step(info["expert_action"])
+                over = terminated or truncated
+            by_seed.append(actions)
+        return by_seed
 
 
-def play_bare(kind: str, episodes: int) -> Count:
-    """The package's own environment; it has one browser for each kind."""
+Aimed = tuple[float, float, str]
+"""A point of the page, and the text to type there; empty for a click."""
+
+
+def bare_player(experts: Callable[[str, int], list[list[Aimed]]] | None) -> Player:
+    """The package's own environment; it has one browser for each kind. experts: None for random clicks."""
     os.environ["MINIWOB_CHROME_BINARY"] = shutil.which("chromium") or ""
     os.environ["MINIWOB_CHROMEDRIVER"] = shutil.which("chromedriver") or ""
     import gymnasium
     import miniwob
 
     gymnasium.register_envs(miniwob)
-    env: Any = gymnasium.make(f"miniwob/{kind}-v1", disable_env_checker=True).unwrapped
-    rng = random.Random(kind)
-    quiet = {"record_screenshots": False}
-    steps = 0
-    env.reset(seed=0, options=quiet)
-    with Meter() as meter:
-        for seed in range(episodes):
-            observation, _ = env.reset(seed=seed, options=quiet)
-            for _ in range(TURNS):
-                refs = [element["ref"] for element in observation["dom_elements"] if element["ref"] > 0]
-                action = env.create_action("CLICK_ELEMENT", ref=rng.choice(refs))
-                observation, _, terminated, truncated, _ = env.step(action)
-                steps += 1
-                if terminated or truncated:
-                    break
-    env.close()
-    return Count(steps, meter.seconds, meter.cpu)
+
+    def play(kind: str, episodes: int) -> Count:
+        env: Any = gymnasium.make(f"miniwob/{kind}-v1", disable_env_checker=True).unwrapped
+        rng = random.Random(kind)
+        quiet = {"record_screenshots": False}
+        by_seed = experts(kind, episodes) if experts is not None else [[]] * episodes
+        steps = 0
+        rewards = 0.0
+        env.reset(seed=0, options=quiet)
+        with Meter() as meter:
+            for seed, actions in enumerate(by_seed):
+                observation, _ = env.reset(seed=seed, options=quiet)
+                for turn in range(len(actions) or TURNS):
+                    aimed = actions[turn] if actions else None
+                    observation, _, terminated, truncated, info = env.step(bare_action(env, observation, aimed, rng))
+                    steps += 1
+                    if terminated or truncated:
+                        rewards += info.get("raw_reward", 0.0)
+                        break
+        env.close()
+        if experts is not None and rewards < episodes:
+            raise SystemExit(f"miniwob/{kind}: the experts' actions earned {rewards:g} of {episodes}")
+        return Count(steps, meter.seconds, meter.cpu)
+
+    return play
+
+
+def bare_action(env: Any, observation: dict[str, Any], aimed: Aimed | None, rng: random.Random) -> Any:
+    """An action of the package's own: at the smallest element of a point, or at a random one."""
+    elements = [element for element in observation["dom_elements"] if element["ref"] > 0]
+    if aimed is None:
+        return env.create_action("CLICK_ELEMENT", ref=rng.choice(elements)["ref"])
+    x, y, text = aimed
+    if not text:
+        return env.create_action("CLICK_COORDS", coords=np.array([x, y], dtype=np.float32))
+
+    def area(element: dict[str, Any]) -> float:
+        return float(element["width"].item() * element["height"].item())
+
+    at_point = [
+        element
+        for element in elements
+        if 0 <= x - element["left"].item() <= element["width"].item()
+        and 0 <= y - element["top"].item() <= element["height"].item()
+    ]
+    return env.create_action("FOCUS_ELEMENT_AND_TYPE_TEXT", ref=min(at_point, key=area)["ref"], text=text)
 
 
 def browsergym_player(python: str) -> Player:
@@ -188,8 +247,9 @@ def measure(players: dict[str, Player], episodes: int, rounds: int) -> dict[str,
     counts: dict[str, list[Count]] = {name: [] for name in players}
     for number in range(rounds):
         totals = dict.fromkeys(players, Count())
+        order = list(players.items())[:: -1 if number % 2 else 1]
         for kind in KINDS:
-            for name, play in players.items():
+            for name, play in order:
                 totals[name] += play(kind, episodes)
         for name, total in totals.items():
             counts[name].append(total)
@@ -215,19 +275,23 @@ def summary(counts: dict[str, list[Count]]) -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=3, help="of each kind in a round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--actions", choices=["expert", "random"], default="expert")
     parser.add_argument("--browsergym", metavar="PYTHON", help="an interpreter with browsergym-miniwob")
     parser.add_argument("--out", type=Path, help="file for the result")
     options = parser.parse_args()
-    package_player, end = gagpo_player()
-    players: dict[str, Player] = {OURS: package_player, "miniwob": play_bare}
+    package = Package(expert=options.actions == "expert")
+    players: dict[str, Player] = {
+        OURS: package.play,
+        "miniwob": bare_player(package.experts_actions if package.expert else None),
+    }
     if options.browsergym:
         players["BrowserGym"] = browsergym_player(options.browsergym)
     with private_temporary_folder():
         try:
             counts = measure(players, options.episodes, options.rounds)
         finally:
-            end()
+            package.env.close()
     result = json.dumps(summary(counts), indent=1)
     print(result)
     if options.out:

@@ -109,7 +109,7 @@ class MiniWoB:
         seeds = self.seeds["train" if split == "train" else "test"]
         edition = version("miniwob")
         return [
-            Task(f"{kind}.{seed:06d}", split, kind, digest=f"miniwob {edition} {kind} {seed}")
+            Task(f"{kind}.{seed:06d}", split, kind, digest=f"miniwob {edition} {kind} seed {seed}")
             for kind in kinds
             for seed in seeds
         ]
@@ -118,7 +118,7 @@ class MiniWoB:
         kind, _, seed = task.id.rpartition(".")
         self._kind = kind
         self._over = False
-        begin = _BEGIN.format(seed=json.dumps(str(int(seed))))
+        begin = _BEGIN.format(seed=int(seed))  # a number, as in the package: a text would be another task
         path = f"/miniwob/{kind}.html"
         self._instruction = str(browser.open(path, self._pages, ignored=_FRAME, prepare=begin, probe=_OUTCOME))
         return self._instruction

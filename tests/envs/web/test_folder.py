@@ -125,8 +125,8 @@ def test_a_wrong_file_is_an_error_with_its_place(tmp_path, text, message):
         Folder(str(tmp_path))
 
 
-ECHO = """<input id=q><button onclick="out.innerHTML = `You wrote ${q.value}`">Go</button>
-<div id=out class=answer></div><button onclick="done.textContent += 'Order 7 placed'; done.className = 'ok'">Order</button><p id=done></p>"""
+ECHO = """<input id=q><button onclick="out.innerHTML = `You wrote ${q.value}`">Go</button><div id=out></div>
+<button onclick="done.textContent += 'Order 7 placed'; done.className = 'ok'">Order</button><p id=done></p>"""
 EDITOR = "<div id=e contenteditable>note</div><button onclick=\"e.after('Saved: all')\">Save</button>"
 NAMES = """<input id=a><input id=b>
 <button onclick="out.textContent = `Hello ${a.value} ${b.value}`">Go</button>

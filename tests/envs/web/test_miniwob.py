@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 
 import pytest
 
@@ -83,6 +84,24 @@ def test_the_same_seed_is_the_same_page_after_others_and_in_another_browser(env)
         assert second.reset(options={"task": "social-media.000003"})[0] == first
     finally:
         second.close()
+
+
+@pytest.mark.slow
+def test_a_seed_is_the_task_that_it_is_in_the_package(env, monkeypatch):
+    gymnasium = pytest.importorskip("gymnasium")
+    miniwob = pytest.importorskip("miniwob")
+    monkeypatch.setenv("MINIWOB_CHROME_BINARY", shutil.which("chromium"))
+    monkeypatch.setenv("MINIWOB_CHROMEDRIVER", shutil.which("chromedriver"))
+    gymnasium.register_envs(miniwob)
+    for kind in ("click-tab-2", "email-inbox-delete", "enter-text"):
+        package = gymnasium.make(f"miniwob/{kind}-v1", disable_env_checker=True).unwrapped
+        try:
+            for seed in (0, 7, 100_000):
+                observation, _ = package.reset(seed=seed, options={"record_screenshots": False})
+                env.reset(options={"task": f"{kind}.{seed:06d}"})
+                assert env.instruction == observation["utterance"]
+        finally:
+            package.close()
 
 
 def test_the_reward_does_not_depend_on_time_and_the_limit_is_lifted(env):
