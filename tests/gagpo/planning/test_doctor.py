@@ -207,5 +207,5 @@ def test_two_ranks_pass_every_check(tmp_path):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     record = json.loads(ended.stdout.splitlines()[-1])
     assert record["ok"] and [one["name"] for one in record["findings"]] == [
-        *("host", "disk", "device", "training step", "engine")
+        *("host", "disk", "browser", "device", "training step", "engine")
     ]
