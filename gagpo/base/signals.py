@@ -38,7 +38,7 @@ class Signals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        handlers = {number: self._take for number in numbers} | {AGAIN: self._raise_again}
+        handlers = {**dict.fromkeys(numbers, self._take), AGAIN: self._raise_again}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         self._hook, sys.unraisablehook = sys.unraisablehook, self._show_unraisable
         _WATCHING.append(self)
@@ -57,7 +57,7 @@ class Signals:
         self._raise(error_of(number), frame)
 
     def _raise(self, error: BaseException, frame: FrameType | None) -> None:
-        """Raise ``error`` now, or soon if the interrupted ``frame`` would lose it. A second one also ends a finalizer."""
+        """Raise ``error`` now, or soon if the interrupted ``frame`` would lose it. A second error is raised now."""
         is_first = self._raised is None
         self._raised = error
         if is_first:

@@ -47,9 +47,7 @@ def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], trai
     return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)
 
 
-def planned_of(
-    iterations: Iterable[int], rows: Sequence[Mapping[str, float]], training: TrainingSettings
-) -> list[int]:
+def planned_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], training: TrainingSettings) -> list[int]:
     """Those of ``iterations`` that an uninterrupted run saves: every ``save_every`` and the last, in order.
 
     An interruption saves another one, to resume from. It must not count, or an interrupted run would end with other

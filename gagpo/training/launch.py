@@ -126,8 +126,6 @@ def new_run(
     auto: resume an unfinished run with this name and these settings; if it is finished, add a number to the name.
     reported: with ``auto``, a finished run without its report is resumed too; it trains nothing again.
     """
-    from gagpo.eval.report.report import has_report
-
     settings = resolved_settings(config, overrides)
     require_model(settings)
     path = runs / settings.name
@@ -135,12 +133,19 @@ def new_run(
     numbered_path = path
     while auto and (numbered_path / "config.yaml").exists():
         folder = RunFolder.open(numbered_path)
-        if folder.settings == resolve(with_formats_of(settings, folder.settings)):
-            if not folder.finished or (reported and not has_report(folder.path)):
-                return folder
+        is_same = folder.settings == resolve(with_formats_of(settings, folder.settings))
+        if is_same and (not folder.finished or (reported and not has_report(folder.path))):
+            return folder
         number += 1
         numbered_path = path.with_name(f"{path.name}-{number}")
     return RunFolder.new(numbered_path, settings)
+
+
+def _is_complete(folder: RunFolder, reported: bool) -> bool:
+    """Whether a run is finished, and has its report where one is expected."""
+    from gagpo.eval.report.report import has_report
+
+    return folder.finished and (not reported or has_report(folder.path))
 
 
 def resume_run(path: Path, overrides: Sequence[str] = ()) -> RunFolder:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 
 import gymnasium
 
@@ -33,10 +34,8 @@ class SignallingEnv(CorridorEnv):
             if self.place == "destructor":
                 Destroyed()
             else:
-                try:
+                with suppress(BaseException):  # as other packages do
                     terminate()
-                except:  # noqa: E722  # as other packages do
-                    pass
         return super().act(action)
 
 

@@ -1,4 +1,4 @@
-"""A SIGTERM that comes where its exception is thrown away still ends the run, with a checkpoint, and nothing is lost."""
+"""A SIGTERM that comes where its exception is thrown away ends the run with a checkpoint, and nothing is lost."""
 
 import pytest
 import yaml
