@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
@@ -234,16 +234,24 @@ def _close(gold: Number, prediction: Number, scale: Fraction = Fraction(1)) -> b
 _LETTER_UNIT = re.compile(r"(\d)([a-zA-Z]{1,4})$")
 _PLAIN_REPLIES = ("yes", "no", "true", "false")
 _REPLY_END = re.compile(r",|;|\.|  |\bbecause\b|\bsince\b")
+_CLAUSES = re.compile(r"[,;.:/]|\s-+\s|\b(?:or|but|and|then)\b")
+_REPLY_FILLERS = re.compile(r"^(?:(?:maybe|perhaps|actually|rather|sorry|wait|oh|well|i mean|also)\b\s*)+")
 _LIST_OF_WORDS = re.compile(r"\s*,\s*(?:and\s+)?|\s+and\s+")
 
 
 def _same_words(gold: Answer, prediction: Answer) -> bool:
     gold_text = _as_words(gold)
     prediction_text = _as_words(prediction)
-    if gold_text in _PLAIN_REPLIES:
+    if gold_text in _PLAIN_REPLIES and not _takes_back(gold_text, prediction_text):
         prediction_text = _REPLY_END.split(prediction_text, maxsplit=1)[0].strip()
     lists = [sorted(_LIST_OF_WORDS.split(side)) for side in (gold_text, prediction_text)]
     return gold_text == prediction_text or (lists[0] == lists[1] and all(len(part.split()) <= 2 for part in lists[0]))
+
+
+def _takes_back(reply: str, text: str) -> bool:
+    """Whether another plain reply stands alone after the first one: ``yes, no``, but not ``yes, no cube is left``."""
+    clauses = (_REPLY_FILLERS.sub("", clause.strip()).strip(" !?") for clause in _CLAUSES.split(text)[1:])
+    return any(clause in _PLAIN_REPLIES and clause != reply for clause in clauses)
 
 
 def _as_words(answer: Answer) -> str:
@@ -254,6 +262,7 @@ def _as_words(answer: Answer) -> str:
 
 _MULTIPLES = frozenset(filter(None, map(unit, LETTERS)))
 """Units whose symbols may also be multiples."""
+_DOTS = Formula(r"\ldots")
 _INFINITE = (INFINITY, MINUS_INFINITY)
 _EQUALITY = re.compile(r"=|\\equiv(?![a-zA-Z])")
 
@@ -284,7 +293,29 @@ def _same_formulas(gold: Formula, prediction: Number | Formula, symbolic: Symbol
             prediction_formula = replace(prediction_formula, latex=_ANY_CONSTANT.sub("", prediction_formula.latex))
     if gold_formula in _INFINITE or prediction_formula in _INFINITE:
         return False
-    return _equal(gold_formula, prediction_formula, symbolic)
+    if _equal(gold_formula, prediction_formula, symbolic):
+        return True
+    return isinstance(prediction_formula, Formula) and any(
+        _equal(gold_formula, replace(prediction_formula, latex=latex), symbolic)
+        for latex in _with_constants_of(gold_formula.latex, prediction_formula.latex)
+    )
+
+
+_ARBITRARY = re.compile(r"(?<![a-zA-Z\\{])(?:[cC]_(?:\d|\{\d\})|C(?=\s*(?:e\s*\^|\\(?:sin|cos|exp)(?![a-zA-Z]))))")
+"""Arbitrary constants of a general solution: numbered ones, and a factor C of an exponential or trigonometric one."""
+_OTHER_CONSTANT = re.compile(r"(?<![a-zA-Z\\{_])[A-DKck](?:_(?:\d|\{\d\}))?(?![a-zA-Z_])")
+_MAX_CONSTANTS = 3  # six orders
+
+
+def _with_constants_of(gold: str, prediction: str) -> Iterator[str]:
+    """The prediction with its arbitrary constants named as in the gold formula, in each order."""
+    names = list(dict.fromkeys(_ARBITRARY.findall(gold)))
+    others = [name for name in dict.fromkeys(_OTHER_CONSTANT.findall(prediction)) if name not in gold or name in names]
+    if not 1 <= len(names) == len(others) <= _MAX_CONSTANTS:
+        return
+    for order in itertools.permutations(names):
+        new = dict(zip(others, order, strict=True))
+        yield _OTHER_CONSTANT.sub(lambda match, new=new: new.get(match[0], match[0]), prediction)  # type: ignore[misc]
 
 
 _CONSTANT = re.compile(r"\+\s*C\s*$|^\s*C\s*\+")
@@ -345,7 +376,21 @@ def _written_alike(first: Answer, second: Answer, symbolic: Symbolic) -> bool:
     return type(first) is type(second) and canonical(first) == canonical(second)
 
 
+def _as_short(sequence: Sequence, other: Sequence) -> Sequence:
+    r"""A sequence with dots, whose terms before the dots end where the other's do: ``1, 2, 3, \ldots, n`` for two.
+
+    Only where the terms that are left out continue an arithmetic progression.
+    """
+    places = [next((i for i, item in enumerate(side.items) if item == _DOTS), 0) for side in (sequence, other)]
+    values = [item.value for item in sequence.items[: places[0]] if isinstance(item, Number)]
+    differences = {after - before for before, after in itertools.pairwise(values)}
+    if not (len(values) == places[0] and len(differences) == 1 and 2 <= places[1] < places[0]):
+        return sequence
+    return replace(sequence, items=(*sequence.items[: places[1]], *sequence.items[places[0] :]))
+
+
 def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) -> bool:
+    gold, prediction = _as_short(gold, prediction), _as_short(prediction, gold)
     gold = _without_repeats(gold, symbolic, len(prediction.items))
     prediction = _without_repeats(prediction, symbolic, len(gold.items))
     if len(gold.items) != len(prediction.items) or not _same_name(gold.name, prediction.name):

@@ -1,7 +1,8 @@
 r"""Find the final answer in a response, by three methods in this order.
 
-``boxed``: the last non-empty ``\boxed{...}`` (or ``\fbox``) with matching braces; several boxes that only commas,
-"and" or "or" join are one list.
+``boxed``: the last non-empty ``\boxed{...}`` (or ``\fbox``, ``\framebox``, ``\bbox``, ``\colorbox``) with matching
+braces that its sentence does not deny; several boxes that only commas, "and" or "or" join are one list. If the last box
+is not closed, there is none: the response was cut off.
 ``hashes``: the text after the last ``####``, to the end of the line.
 ``phrase``: the text after the last "the answer is", "final answer:", "answer =" or similar, in the languages of
 :mod:`gagpo.envs.math.verify.cues`, up to a clause that explains it, or within the last ``<answer>...</answer>``; a last
@@ -42,7 +43,26 @@ class Extraction:
     start: int
 
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*")
+_OPTIONS = r"(?:\[[^\]\n]{0,40}\]\s*){0,2}"
+_COLOUR = r"(?:\[\w{1,10}\]\s*)?\{[^{}\n]{1,40}\}\s*"
+_BOX = re.compile(
+    rf"\\(?:(?:[bB]oxed|fbox)\s*|(?:framebox|bbox)\s*{_OPTIONS}|colorbox\s*{_COLOUR}|fcolorbox\s*{_COLOUR}{_COLOUR})"
+)
+_BOX_NAMES = (r"\boxed", r"\Boxed", r"\fbox", r"\framebox", r"\bbox", r"\colorbox", r"\fcolorbox")
+# "The answer is not \boxed{5}", "x \ne \boxed{5}", "\boxed{5} is wrong".
+_DENIED = re.compile(
+    r"(?:(?<!or )(?<!why )(?:\bnot|\bnever|\bcannot|n['’]t)"
+    r"(?:\s+(?:be|equal(?:s| to)?|simply|just|actually|really))*\s*:?"
+    r"|\\not\s*=|\\neq?(?![a-zA-Z])|≠)(?:[\s$*{]|\\[(\[])*$",
+    re.IGNORECASE,
+)
+_NOT_RIGHT = r"(?:right|correct|the (?:final |right |correct )?answer)"
+_DENIED_AFTER = re.compile(
+    rf"(?:[\s$*}}]|\\[)\]])*(?:(?:is|was|would be)\s+(?:wrong|incorrect|false|not {_NOT_RIGHT})"
+    rf"|(?:isn|wasn)['’]t {_NOT_RIGHT})\b",
+    re.IGNORECASE,
+)
+_BEFORE_BOX = 60  # characters in which a denial is looked for
 _HASHES = re.compile(r"####[ \t]*([^\n]*)")
 _THOUGHT = re.compile(r"<(?P<end>/?)(?:think(?:ing)?|thoughts?|reasoning)\s*>", re.IGNORECASE)
 _EMPHASIS = re.compile(r"(?<![^\s(])(\*{1,3}|__)(?=\S)([^*\n]+?)(?<=\S)\1(?!\w)")
@@ -186,15 +206,22 @@ def _boxed(text: str) -> _Candidate | None:
 
 
 def _last_box(text: str, end: int) -> _Candidate | None:
-    """The last box that starts before ``end`` and is not empty."""
+    """The last box that starts before ``end``, is not empty and is not denied by its sentence.
+
+    There is none if the last box is not closed: the response was cut off within its answer.
+    """
     for _ in range(_MAX_BOXES):
-        start = max(text.rfind(r"\boxed", 0, end), text.rfind(r"\fbox", 0, end))
+        start = max(text.rfind(name, 0, end) for name in _BOX_NAMES)
         if start < 0:
             return None
         match = _BOX.match(text, start)
         content, position = _group(text, match.end()) if match else (None, start)
+        if content is None and match and text.startswith("{", match.end()) and end == len(text):
+            return None
         if content is not None and content.strip():
-            return _Candidate(content.strip(), start, position)
+            denied = _DENIED.search(text, max(0, start - _BEFORE_BOX), start) or _DENIED_AFTER.match(text, position)
+            if not denied:
+                return _Candidate(content.strip(), start, position)
         end = start
     return None
 

@@ -23,6 +23,7 @@ from gagpo.envs.math.verify.compare import NeedsAlgebra, Reason, needs_algebra, 
 from gagpo.envs.math.verify.extract import Extraction, extract
 from gagpo.envs.math.verify.pool import VERIFIERS
 from gagpo.envs.math.verify.reading import Unreadable, read
+from gagpo.envs.math.verify.spelling.units import in_kelvin
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class GoldError(GagpoError, ValueError):
 def read_gold(gold: str) -> Answer:
     """Read a gold answer; cached. Raises :class:`GoldError` if it is empty, too long or has unmatched braces."""
     try:
-        return read(gold)
+        return read(in_kelvin(gold, gold))
     except Unreadable as error:
         raise GoldError(f"unreadable gold answer {gold[:60]!r}: {error}") from None
 
@@ -105,7 +106,7 @@ class Verifier:
         if extraction is None:
             return Verdict("no_answer")
         try:
-            prediction = read(extraction.text)
+            prediction = read(in_kelvin(extraction.text, gold))
         except Unreadable:
             return Verdict("unparsable", extraction.text, extraction.method, extraction.text[:80])
         try:

@@ -15,6 +15,7 @@ from gagpo.base.child import Pipe
 from gagpo.envs.math.verify import library
 from gagpo.envs.math.verify.compare import same
 from gagpo.envs.math.verify.reading import Unreadable, read
+from gagpo.envs.math.verify.spelling.units import in_kelvin
 from gagpo.envs.math.verify.symbolic import Unparsable, equal
 
 
@@ -62,7 +63,7 @@ def compare(gold: str, prediction: str, seconds: float) -> str:
 
 def _decide(gold: str, prediction: str) -> str:
     try:
-        if same(read(gold), read(prediction), equal):
+        if same(read(in_kelvin(gold, gold)), read(in_kelvin(prediction, gold)), equal):
             return "match"
         return "mismatch"
     except Unparsable:

@@ -26,7 +26,7 @@ _BARE_FRACTION = re.compile(
     r"\\frac(?:(?:\s+([a-zA-Z])(?=[\s{])|\s*(\d)|\s*\{([^{}]*)\}))\s*(?:(\d|[a-zA-Z](?![a-zA-Z]))|\{([^{}]*)\})"
 )
 _BARE_ROOT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z])(?![a-zA-Z])")
-_BOX = re.compile(r"^\\(?:boxed|fbox)\s*\{(.*)\}$", re.DOTALL)
+_BOX = re.compile(r"^\\(?:[bB]oxed|fbox|framebox|bbox)\s*\{(.*)\}$", re.DOTALL)
 _WRAPPED = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal|up)?|math(?:rm|bf|it|sf|tt)|[mh]box|bf|rm|operatorname\*?|emph|boldsymbol)"
     r"\s*\{((?:[^{}]|\{[^{}]*\})*)\}"
@@ -85,6 +85,8 @@ _REWRITINGS = table(
     (r"(?<!\\)\\\|", "|"),
     (r"^(?:\s*\\\\(?![a-zA-Z]{2}))+|(?:\\\\\s*|\\newline(?![a-zA-Z]))+$", ""),
     (r"\\bm(?![a-zA-Z])", r"\\boldsymbol"),
+    (r"\\(?:mathcal|mathrm|text)\s*(?:\{\s*O\s*\}|O(?![a-zA-Z]))\s*(?=\(|\\left)", "O"),
+    (r"\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\}", r"\\bmod "),
     (r"\\(?:operatorname\s*\{\s*)?(arc)?tg(?![a-zA-Z])(?:\s*\})?", r"\\\1tan "),
     (r"\\(?:operatorname\s*\{\s*)?(arc)?co?tg(?![a-zA-Z])(?:\s*\})?", r"\\\1cot "),
     (r"\s*(?::=|\\coloneqq(?![a-zA-Z]))", " ="),

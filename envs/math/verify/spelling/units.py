@@ -176,3 +176,15 @@ def _factors(words: str) -> list[tuple[str, int]]:
             factors.append((name, power * int(exponent)) if is_integer else (word, power))
             power = 1
     return factors
+
+
+_KELVIN = re.compile(r"(?<![$\d.])(\d+(?:\.\d+)?)(?:\s|~|\\[, ])*\\(?:text|mathrm)\s*\{\s*K\s*\}(?=\s*\$?$)")
+
+
+def in_kelvin(text: str, gold: str) -> str:
+    r"""``text`` with kelvin written out, where the gold answer is in ``\text{K}``. Elsewhere 5 K is five thousand.
+
+    >>> in_kelvin(r"5\text{ K}", r"300 \text{ K}"), in_kelvin(r"5\text{ K}", "5000")
+    ('5\\text{ kelvin}', '5\\text{ K}')
+    """
+    return _KELVIN.sub(r"\1\\text{ kelvin}", text) if _KELVIN.search(gold) else text

@@ -15,7 +15,6 @@ FOUND = [
     ("boxed", r"\boxed{\boxed{7}}", "7"),
     ("boxed", r"\boxed 7", "7"),
     ("boxed", r"\fbox{7}", "7"),
-    ("boxed", r"\boxed{7} but \boxed{8", "7"),
     ("boxed", r"\boxed{7} but \boxed{}", "7"),
     ("boxed", r"\boxed{\text{a \} b}}", r"\text{a \} b}"),
     ("boxed", r"The solutions are \boxed{3} and \boxed{7}.", "3, 7"),
@@ -84,6 +83,8 @@ NOTHING = [
     ("hashes", "## 7"),
     ("hashes", "####"),
     ("phrase", "I have no answer"),
+    ("boxed", r"\boxed{7} but \boxed{8"),  # cut off within the answer
+    ("boxed", r"It is not \boxed{8}"),
     ("phrase", "the answer is"),
     ("phrase", "### Answer\nFirst we note that the sum of the digits must be even, so we try 12."),
     ("phrase", "The result is 12. Then add 30."),
