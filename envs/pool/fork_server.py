@@ -197,6 +197,7 @@ class _MemoryWatchdog:
         # What the fork server has loaded is shared with every worker, and does not count.
         self._max_bytes = None if limit_mb is None else (limit_mb << 20) + guard.resident_memory(os.getpid())
         self._killed_workers: set[int] = set()
+        self._shared_files: dict[int, dict[str, tuple[int, int]]] = {}  # by number of the worker
         self._next_check = time.monotonic() + self._seconds
 
     def seconds_left(self) -> float:
@@ -213,9 +214,13 @@ class _MemoryWatchdog:
         # Hundreds of workers with many children take long to check: orders get most of the time.
         self._next_check = time.monotonic() + max(self._seconds, _WATCH_PAUSE_FACTOR * (time.monotonic() - start))
 
+    def _memory(self, number: int, process: int) -> int:
+        return guard.resident_memory(process, self._shared_files.setdefault(number, {}))
+
     def _check(self, workers: Mapping[int, int], max_bytes: int) -> None:
+        self._shared_files = {number: files for number, files in self._shared_files.items() if number in workers}
         for number, process in workers.items():
-            if number not in self._killed_workers and guard.resident_memory(process) > max_bytes:
+            if number not in self._killed_workers and self._memory(number, process) > max_bytes:
                 self._killed_workers.add(number)
                 guard.kill(process)  # reaped when the pool asks for its status
 

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
 _PATIENCE = 5.0  # seconds for killed processes to end: one in an uninterruptible wait must not block its owner
 _MEGABYTE = 2**20
+_WORTH_READING = 1024  # kilobytes of shared memory
+_MAPPING = re.compile(
+    r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ (?P<major>[0-9a-f]+):(?P<minor>[0-9a-f]+) (?P<inode>\d+)\s*(?P<path>.*)"
+)
 
 
 def adopt_orphans() -> bool:
@@ -36,7 +41,7 @@ def die_with_parent(parent: int) -> None:
 def limit_memory(megabytes: int) -> None:
     """Limit the private memory of this process, and of each it starts, to ``megabytes`` more than it has now.
 
-    An allocation beyond the limit raises MemoryError. Shared memory does not count: loaded before the fork, or mapped.
+    An allocation beyond the limit raises MemoryError. Shared memory counts in :func:`resident_memory` only.
     """
     with suppress(OSError, ValueError):  # where the system counts otherwise, or the hard limit is lower
         limit = private_memory() + megabytes * _MEGABYTE
@@ -52,16 +57,63 @@ def private_memory() -> int:
     raise OSError("this system does not report the memory of a process")
 
 
-def resident_memory(process: int) -> int:
-    """Bytes used by ``process`` and its living descendants, without mapped files and shared memory."""
+def resident_memory(process: int, files: dict[str, tuple[int, int]] | None = None) -> int:
+    """Bytes used by ``process`` and its living descendants, without mapped files.
+
+    Shared memory counts once: memfd, files in /dev/shm, System V and anonymous shared mappings, while a process has
+    them open or mapped. files: those in /dev/shm that were seen before count until they are removed; it is updated.
+    """
     total, unseen = 0, [process]
+    shared: dict[tuple[int, int], int] = {}
+    files = {} if files is None else files
     while unseen:
         process = unseen.pop()
         with suppress(OSError, ValueError):
-            _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
-            total += (int(resident) - int(shared)) * resource.getpagesize()
+            _, resident, not_private, *_ = Path(f"/proc/{process}/statm").read_text().split()
+            total += (int(resident) - int(not_private)) * resource.getpagesize()
             unseen += children(process)
-    return total
+            for key, size in (*_open_memory(process, files), *_mapped_memory(process)):
+                shared[key] = max(size, shared.get(key, 0))
+    for path, key in list(files.items()):
+        try:
+            status = os.stat(path)
+        except OSError:
+            del files[path]
+            continue
+        if (status.st_dev, status.st_ino) == key:
+            shared[key] = status.st_blocks * 512
+    return total + sum(shared.values())
+
+
+def _open_memory(process: int, files: dict[str, tuple[int, int]]) -> Iterator[tuple[tuple[int, int], int]]:
+    """Device and inode of the shared memory that a process has open, and its bytes."""
+    folder = f"/proc/{process}/fd"
+    for name in os.listdir(folder):
+        with suppress(OSError):  # closed meanwhile
+            target = os.readlink(f"{folder}/{name}")
+            if target.startswith(("/memfd:", "/dev/shm/")):
+                status = os.stat(f"{folder}/{name}")
+                if target.startswith("/dev/shm/"):
+                    files[target] = status.st_dev, status.st_ino
+                yield (status.st_dev, status.st_ino), status.st_blocks * 512
+
+
+def _mapped_memory(process: int) -> Iterator[tuple[tuple[int, int], int]]:
+    """Device and inode of the shared memory that a process has mapped, and the bytes of it that it uses."""
+    status = Path(f"/proc/{process}/status").read_text()
+    used = re.search(r"RssShmem:\s+(\d+)", status)
+    if used is None or int(used[1]) < _WORTH_READING:  # the table of mappings takes long to read
+        return
+    sizes: dict[tuple[int, int], int] = {}
+    key = None
+    for line in Path(f"/proc/{process}/smaps").read_text(errors="replace").splitlines():
+        if mapping := _MAPPING.match(line):
+            is_memory = mapping["path"].startswith(("/memfd:", "/dev/shm/", "/SYSV", "/dev/zero"))
+            device = os.makedev(int(mapping["major"], 16), int(mapping["minor"], 16))
+            key = (device, int(mapping["inode"])) if is_memory else None
+        elif key is not None and line.startswith("Rss:"):
+            sizes[key] = sizes.get(key, 0) + int(line.split()[1]) * 1024
+    yield from sizes.items()
 
 
 def children(process: int) -> list[int]:

@@ -4,7 +4,11 @@ Processes of one user may read each other's environment and memory in ``/proc`` 
 in a Landlock domain may do so only to the processes of its own domain and of domains below it. It neither changes users
 nor hides files, so programs work as before. See https://docs.kernel.org/userspace-api/landlock.html.
 
-Root has capabilities that lead around a domain, so a process that enters one gives them up.
+Root has capabilities that lead around a domain (a packet socket reads the loopback), so a process that enters one
+keeps only those for files.
+
+Landlock does not cover calls that change the limits, processors and priorities of other processes of the user. A filter
+of system calls (seccomp) allows them only for the process that calls, named by the number 0.
 
 Where there is no Landlock, a process of any user but root enters a user namespace in which its user and group stay the
 same, and cannot read processes outside of it. Root would lose its rights to the files of other users there.
@@ -13,6 +17,7 @@ same, and cannot read processes outside of it. Root would lose its rights to the
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 import sys
@@ -28,8 +33,25 @@ _MOVE_BETWEEN_FOLDERS = 1 << 13
 _PATH_BENEATH = 1
 _SET_NO_NEW_PRIVILEGES = 38  # of prctl(2)
 _CAPABILITIES_VERSION = 0x20080522  # of capset(2), with two words of 32 bits for each set
-_GIVEN_UP = {"SYS_MODULE": 16, "SYS_RAWIO": 17, "SYS_PTRACE": 19, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
-"""Capabilities that read other processes past Landlock: for /proc/PID/environ, PERFMON or SYS_ADMIN suffices."""
+_KEPT = {"CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "FOWNER": 3, "FSETID": 4}
+"""The capabilities for files. Others read other processes (PERFMON) or the network (NET_RAW) past Landlock."""
+_SET_SECCOMP, _SECCOMP_FILTER = 22, 2  # of prctl(2)
+_CALLS_OF_OTHERS = {
+    # number on x86-64 and on ARM, and the arguments that must be equal to a number
+    "prlimit64": (302, 261, {0: 0}),
+    "sched_setaffinity": (203, 122, {0: 0}),
+    "sched_setparam": (142, 118, {0: 0}),
+    "sched_setscheduler": (144, 119, {0: 0}),
+    "sched_setattr": (314, 274, {0: 0}),
+    "migrate_pages": (256, 238, {0: 0}),
+    "move_pages": (279, 239, {0: 0}),
+    "setpriority": (141, 140, {0: 0, 1: 0}),  # PRIO_PROCESS
+    "ioprio_set": (251, 30, {0: 1, 1: 0}),  # IOPRIO_WHO_PROCESS
+}
+"""System calls that change another process of the same user."""
+_ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of the numbers, and of audit.h
+_LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _RETURN = 0x20, 0x15, 0x35, 0x06  # of BPF
+_ALLOW, _FAIL = 0x7FFF0000, 0x00050000  # of seccomp; an error number is added to the second
 _NEW_USER_NAMESPACE = 0x10000000  # of unshare(2)
 SIGNALS_SINCE, MOVES_SINCE = 6, 2  # versions of Landlock
 
@@ -53,8 +75,44 @@ def separate(landlock: int | None = None, namespaces: bool = True) -> bool:
     """
     chosen = version() if landlock is None else landlock
     if chosen >= MOVES_SINCE:
-        return _enter_domain(chosen)
-    return namespaces and _can_enter_namespace() and _enter_namespace()
+        return _enter_domain(chosen) and filter_system_calls()
+    return namespaces and _can_enter_namespace() and _enter_namespace() and filter_system_calls()
+
+
+def filter_system_calls() -> bool:
+    """Forbid this process, and everything it starts, to change limits, processors and priorities of other processes.
+
+    False where the system cannot do it, or on processors other than x86-64 and 64-bit ARM. Linux.
+    """
+    program = system_call_filter()
+    if not program:
+        return False
+    library = ctypes.CDLL(None)
+    library.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)  # required without SYS_ADMIN
+    instructions = ctypes.create_string_buffer(program)
+    description = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))  # struct sock_fprog
+    return bool(library.prctl(_SET_SECCOMP, _SECCOMP_FILTER, description, 0, 0) == 0)
+
+
+def system_call_filter() -> bytes:
+    """The filter as a program of seccomp, such as for ``bwrap --seccomp``; b"" for an unsupported processor."""
+    machine = os.uname().machine
+    if sys.platform != "linux" or machine not in _ARCHITECTURES:
+        return b""
+    column, architecture = _ARCHITECTURES[machine]
+    # Calls in another convention (32-bit, x32) have other numbers, so they do not exist here.
+    lines = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _FAIL + errno.ENOSYS)]
+    lines += [(_LOAD, 0, 0, 0), (_JUMP_GREATER_EQUAL, 0, 1, 0x40000000), (_RETURN, 0, 0, _FAIL + errno.ENOSYS)]
+    for *numbers, arguments in _CALLS_OF_OTHERS.values():
+        checks = []
+        for i, (argument, value) in enumerate(arguments.items()):
+            # The low word of an argument; a mismatch jumps over the other checks and the permission.
+            checks += [(_LOAD, 0, 0, 16 + 8 * argument)]
+            checks += [(_JUMP_EQUAL, 0, 2 * (len(arguments) - i) - 1, value)]
+        block = [*checks, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _FAIL + errno.EPERM)]
+        lines += [(_JUMP_EQUAL, 0, len(block), numbers[column]), *block]
+    lines.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("<HBBI", *line) for line in lines)
 
 
 def _enter_domain(landlock: int) -> bool:
@@ -96,7 +154,7 @@ def _enter_namespace() -> bool:
 
 
 def _give_up_capabilities() -> bool:
-    """Give up for good what ``_GIVEN_UP`` names; False if the system refuses."""
+    """Give up for good all capabilities but ``_KEPT``; False if the system refuses."""
     library = ctypes.CDLL(None)
     header = struct.pack("<Ii", _CAPABILITIES_VERSION, 0)
     # effective, permitted and inheritable; their lower, then their upper words, of four bytes each
@@ -104,10 +162,8 @@ def _give_up_capabilities() -> bool:
     if library.capget(header, capabilities) != 0:
         return False
     words = list(struct.unpack("<6I", capabilities.raw))
-    for number in _GIVEN_UP.values():
-        half, bit = divmod(number, 32)
-        for place in range(3 * half, 3 * half + 3):
-            words[place] &= ~(1 << bit)
+    kept = sum(1 << number for number in _KEPT.values())
+    words = [word & kept for word in words[:3]] + [0, 0, 0]
     return bool(library.capset(header, struct.pack("<6I", *words)) == 0)
 
 

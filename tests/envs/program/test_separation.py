@@ -213,3 +213,49 @@ with running(Path.cwd(), "chat(user(os.environ['TMPDIR'] + ' ' + str(os.getpid()
         assert Path(folder).is_dir()
         trainer.kill()
     until(lambda: gone(int(program)) and not Path(folder).parent.exists(), "the end of the program and its folder")
+
+
+SHARES = """
+import mmap, multiprocessing.shared_memory as shared
+chat(user("one"))
+size, chunk = 400 << 20, bytes(1 << 20)
+if TASK["id"] == "memfd":  # open, but not mapped
+    number = os.memfd_create("x")
+    for _ in range(size >> 20):
+        os.write(number, chunk)
+elif TASK["id"] == "anonymous":
+    memory = mmap.mmap(-1, size)
+    for start in range(0, size, 1 << 20):
+        memory[start : start + (1 << 20)] = chunk
+elif TASK["id"] == "file":  # left behind, closed
+    with open({path!r}, "wb") as file:
+        for _ in range(size >> 20):
+            file.write(chunk)
+            file.flush()
+            time.sleep(0.002)
+elif TASK["id"] == "little":
+    memory = mmap.mmap(-1, 50 << 20)
+    for _ in range(2):  # both use the same memory
+        if os.fork() == 0:
+            memory[:] = bytes(50 << 20)
+            time.sleep(1)
+            os._exit(0)
+    os.wait(), os.wait()
+if TASK["id"] != "little":
+    time.sleep(30)
+print('{{"reward": 1}}')
+"""
+
+
+def test_shared_memory_counts_once(tmp_path):
+    path = f"/dev/shm/gagpo-test-{os.getpid()}"
+    rows = ("memfd", "anonymous", "file", "little")
+    try:
+        with running(tmp_path, SHARES.format(path=path), rows, memory=120) as pool:
+            pool._max_restarts = 0
+            ends = {name: play(pool, "ok", task=name)[-1] for name in rows}
+    finally:
+        Path(path).unlink(missing_ok=True)
+    for name in ("memfd", "anonymous", "file"):
+        assert "took more memory than its limit" in ends[name].error, name
+    assert ends["little"].reward == 1.0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.base.separation import SIGNALS_SINCE, separate, version
+from gagpo.base.separation import MOVES_SINCE, SIGNALS_SINCE, separate, system_call_filter, version
 
 ROOT = Path(__file__).parents[3]
 CODE = """
@@ -109,3 +110,66 @@ def test_nothing_changes_where_the_system_cannot_separate(landlock):
     lines = [line for line in before.splitlines() if line.startswith(("NoNewPrivs", "CapEff"))]
     assert all(line in Path("/proc/self/status").read_text() for line in lines)
     assert os.access(f"/proc/{os.getppid()}/environ", os.R_OK)
+
+
+CHANGES = """
+import json, os, resource, socket, subprocess, sys
+from gagpo.base.separation import separate
+
+waiting, held = os.pipe()
+victim = os.fork()
+if victim == 0:
+    os.close(held)
+    os.read(waiting, 1)  # until the parent ends
+    os._exit(0)
+assert separate()
+
+def allowed(call, *arguments):
+    try:
+        call(*arguments)
+    except PermissionError:
+        return False
+    return True
+
+changes = {
+    "limit": [resource.prlimit, victim, resource.RLIMIT_FSIZE, (1, 1)],
+    "processors": [os.sched_setaffinity, victim, {0}],
+    "policy": [os.sched_setscheduler, victim, os.SCHED_BATCH, os.sched_param(0)],
+    "priority": [os.setpriority, os.PRIO_PROCESS, victim, 5],
+    "priority of the user": [os.setpriority, os.PRIO_USER, 0, 5],
+    "packets": [socket.socket, socket.AF_PACKET, socket.SOCK_RAW, 0],
+    "raw": [socket.socket, socket.AF_INET, socket.SOCK_RAW, 1],
+}
+processor = min(os.sched_getaffinity(0))
+of_itself = {
+    "limit": [resource.setrlimit, resource.RLIMIT_FSIZE, (1 << 30, 1 << 30)],
+    "processors": [os.sched_setaffinity, 0, {processor}],
+    "priority": [os.setpriority, os.PRIO_PROCESS, 0, 5],
+    "shell": [subprocess.run, ["sh", "-c", "ulimit -n 100 && nice -n 1 true"]],
+}
+status = open("/proc/self/status").read().split()
+names = [[name for name, call in calls.items() if allowed(*call)] for calls in (changes, of_itself)]
+print(json.dumps([*names, int(status[status.index("CapPrm:") + 1], 16)]))
+"""
+
+
+@pytest.mark.skipif(version() < MOVES_SINCE or not system_call_filter(), reason="this system cannot separate")
+def test_other_processes_and_the_network_below_addresses_are_out_of_reach():
+    done = subprocess.run([sys.executable, "-c", CHANGES], cwd=ROOT, stdout=subprocess.PIPE, timeout=60, check=True)
+    of_others, of_itself, capabilities = json.loads(done.stdout)
+    assert of_others == []
+    assert of_itself == ["limit", "processors", "priority", "shell"]
+    assert capabilities & ~0b11111 == 0  # only those for files
+
+
+def test_the_filter_of_system_calls_returns_in_every_case():
+    """Each jump of the program stays within it, and its last instruction returns."""
+    lines = [struct.unpack("<HBBI", chunk) for chunk in batched(system_call_filter(), 8)]
+    for place, (code, if_true, if_false, _) in enumerate(lines):
+        if code & 0x07 == 0x05:  # a jump
+            assert place + 1 + max(if_true, if_false) < len(lines)
+    assert not lines or lines[-1][0] == 0x06
+
+
+def batched(data, size):
+    return [data[start : start + size] for start in range(0, len(data), size)]
