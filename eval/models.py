@@ -224,7 +224,7 @@ def _language_agent(folder: str, commit: str | None, prepared: PreparedEvaluatio
     engine_settings = settings.engine if settings else EngineSettings()
     device = _device(request, sources.run)
     trust = request.trust_remote_code
-    dtype = engine_settings.dtype
+    dtype: str = engine_settings.dtype
     if dtype == AUTO:  # weights of no run: a run has stored what its machine chose
         dtype = formats_for(device, width_of(folder, commit)).sampling
     model = load_model(folder, dtype, device, trust_remote_code=trust, revision=commit)

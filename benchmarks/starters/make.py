@@ -29,6 +29,7 @@ from gagpo.base.progress import track
 from gagpo.data import Episode
 from gagpo.envs.base import Kwargs
 from gagpo.model.loading import load_model, load_tokenizer, width_of
+from gagpo.model.shape import config_of
 from gagpo.settings.derived import RECIPE, require_same_recipe
 from gagpo.settings.derived import recipe as settings_of
 from gagpo.settings.machine import with_machine_formats
@@ -76,7 +77,7 @@ def trained(recipe: Recipe, work: Path, quiet: bool = False, keep: bool = True) 
     if not (work / "rows.npz").exists():
         start(recipe, work, quiet)
     model, tokenizer, rows = prepare(settings, work, {}, quiet)
-    settings = with_machine_formats(settings, int(model.get_input_embeddings().embedding_dim))  # type: ignore[operator]
+    settings = with_machine_formats(settings, config_of(model).get_text_config().hidden_size)
     trained_model = with_adapter(model, sft_of(settings), work, settings.device)
     rate = recipe.rate if recipe.extras.decay is not None else None
     losses = fit(trained_model.model, rows, settings, quiet, work if keep else None, rate=rate)

@@ -93,12 +93,12 @@ class _ProductInFormatOfInput(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, matrix: Tensor) -> Tensor:
         ctx.save_for_backward(matrix)
         return torch.nn.functional.linear(x, matrix.to(x.dtype))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (matrix,) = ctx.saved_tensors
         return gradient @ matrix.to(gradient.dtype), None
 
@@ -122,7 +122,8 @@ class _HalfConv1D(Conv1D):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype == self.weight.dtype or torch.is_autocast_enabled(x.device.type):
-            return super().forward(x)
+            transposed: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+            return transposed
         return _product(self, self.weight.t(), x)
 
 

@@ -20,6 +20,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode
 from gagpo.model.chosen_format import ChosenFormats, formats_for
 from gagpo.model.loading import load_model, load_tokenizer
+from gagpo.model.shape import config_of
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.derived import RECIPE, Derived, recipe, require_same_recipe
 from gagpo.settings.formats import is_open, with_formats
@@ -163,7 +164,7 @@ def _make(settings: RunSettings, work: Path, files: Mapping[str, str], quiet: bo
     keep_base(sft_settings, work)
     limit = int(getattr(model.config, "max_position_embeddings", shape.context))
     save_folder(model, tokenizer, work / "start", files)
-    formats = formats_for(settings.device, int(model.get_input_embeddings().embedding_dim))
+    formats = formats_for(settings.device, config_of(model).get_text_config().hidden_size)
     progress = {"derived": derived, "expected": asdict(target) if target else None, "formats": asdict(formats)}
     durable.write_text(work / _PROGRESS, _text(progress))
     store_rows(rows, work / "rows.npz", limit)

@@ -134,7 +134,7 @@ def new_run(
     while auto and (numbered_path / "config.yaml").exists():
         folder = RunFolder.open(numbered_path)
         is_same = folder.settings == resolve(with_formats_of(settings, folder.settings))
-        if is_same and (not folder.finished or (reported and not has_report(folder.path))):
+        if is_same and not _is_complete(folder, reported):
             return folder
         number += 1
         numbered_path = path.with_name(f"{path.name}-{number}")
