@@ -93,10 +93,10 @@ def test_how_often_the_expert_takes_over_is_set(corridor, warm_model, takeover, 
 
 
 def test_a_corrected_learner_reads_its_chat_template_with_the_variables_of_the_context(corridor, warm_model):
-    context = {"history": "full", "template": {"enable_thinking": False}}
+    context = {"history": "full", "template": {"date": "2020-02-29"}}
     settings = load(corridor(context=context), [f"sft.base_model={warm_model}"])
     corrected = learner(Recipe(settings, Extras(corrected=1.0)), settings.environment.kwargs)
-    assert corrected.learner.context.conditions["template"]["enable_thinking"] is False
+    assert corrected.learner.context.conditions["template"]["date"] == "2020-02-29"
 
 
 def test_a_recipe_that_cannot_be_played_is_refused(corridor, warm_model, monkeypatch):
