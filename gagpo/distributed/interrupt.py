@@ -24,13 +24,13 @@ class Interruptions(Signals):
 
     Each signal prints a line when it arrives, because an update can take minutes.
 
-    kept: what a signal that is raised at once does not lose, for that line.
+    promise: for that line, what a signal that is raised at once does not lose.
     """
 
-    def __init__(self, ranks: Ranks | None = None, kept: str = "finished iterations are saved") -> None:
+    def __init__(self, ranks: Ranks | None = None, promise: str = "finished iterations are saved") -> None:
         super().__init__()
         self.ranks = ranks or Ranks()
-        self._kept = kept
+        self._promise = promise
         self._deferring = not self.ranks.alone
         self._pending: BaseException | None = None
         self._work = ""  # what is done before a deferred signal is raised
@@ -92,7 +92,7 @@ class Interruptions(Signals):
         if self._pending is not None:
             return f"stopping at once: {RESUMES}"
         if not deferred:
-            return f"stopping: {self._kept}"
+            return f"stopping: {self._promise}"
         # Without a name, ranks are between two points where they meet.
         work = f"after {self._work}" if self._work else "as soon as all ranks have heard of it"
         return f"stopping {work}; press Ctrl-C again to stop at once ({RESUMES})"

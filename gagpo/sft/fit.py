@@ -83,7 +83,7 @@ def fit(
     supply = itertools.islice(_endless(rows, np.random.default_rng([sft.seed, 1])), len(losses) * sft.batch, None)
     max_steps = sft.steps or MAX_STEPS
     may_end = sft.steps is None and evaluator is not None
-    with state.kept(), track("SFT", max_steps, "steps", quiet, done=len(losses), bound=may_end) as meter:
+    with state.keeping(), track("SFT", max_steps, "steps", quiet, done=len(losses), bound=may_end) as meter:
         while True:
             if evaluator is not None and len(losses) in evaluation_steps:
                 _measure(evaluator, model, len(losses), callbacks.on_best)
@@ -141,7 +141,7 @@ class _State:
         self.optimizers = optimizer_list
         self.evaluator = evaluator
         self.losses = [] if self.path is None else _restore(self.path, model, optimizer_list, evaluator)
-        self._interruptions = Interruptions(kept="the steps so far are saved")
+        self._interruptions = Interruptions(promise="the steps so far are saved")
         self._is_whole = True
         self._stored = len(self.losses)
         self._stored_at = time.monotonic()
@@ -152,7 +152,7 @@ class _State:
         return is_new and time.monotonic() - self._stored_at > SAVE_SECONDS
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def keeping(self) -> Iterator[None]:
         """Store the state at the end of the block, or when SIGTERM or Ctrl-C ends it."""
         if self.path is None:
             yield
