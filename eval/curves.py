@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -32,7 +32,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito's colour-blind safe palette, without yellow."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DASHES = ("-", "--", ":")
+DASHES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
 X_KEYS = {"iteration": "iteration", "turns": "turns_total"}
 X_NAMES = {"iteration": "iterations", "turns": "environment turns"}
 TITLE = 54  # characters of a line of a plot's title

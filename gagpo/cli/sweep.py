@@ -113,7 +113,7 @@ def _require_environments(sweep: Sweep) -> None:
         if isinstance(environment, ProgramEnv):
             for name in ("agent", "reward"):
                 if function := environment.program[name]:
-                    FUNCTIONS.find(function)  # in a run, the program's process does it
+                    FUNCTIONS.find(str(function))  # in a run, the program's process does it
 
 
 @contextmanager
