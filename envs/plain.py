@@ -187,8 +187,9 @@ class PlainEnv(TextEnv):
             if isinstance(entry, str):
                 number = self._numbers.get(" ".join(entry.split()).casefold())
             else:
-                is_number = isinstance(entry, int | np.integer) and 0 <= entry - start < len(self._names)
-                number = int(entry) - start if is_number else None
+                number = int(entry) - start if isinstance(entry, int | np.integer) else None
+                if number is not None and not 0 <= number < len(self._names):
+                    number = None
             if number is None:
                 raise InvalidArgument(f"{self.name}: info['admissible_actions'] has no such action: {entry!r:.80}")
             numbers.add(number)

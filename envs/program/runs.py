@@ -78,10 +78,13 @@ class Runs:
                 connection.settimeout(START_SECONDS)
                 decoder = MessageDecoder(token)
                 messages = decoder.take(connection.recv(1 << 16))  # its process, or an error
-                if has_reward_function and len(messages) == 1 and isinstance(messages[0][0], int):
+                if has_reward_function and [_result(message) for message in messages] == [None]:
                     Pipe(connection).send([("reset", 0, '{"describe": true}', None)], SEND_SECONDS)
                     (result,) = filter(None, map(_result, decoder.take(connection.recv(1 << 16))))
-                    self.secret_columns, self.needs_token_ids = json.loads(result.output)
+                    if result.failure:
+                        return result.failure
+                    columns, self.needs_token_ids = json.loads(result.output)
+                    self.secret_columns = columns
         except (GagpoError, OSError, ValueError) as error:
             return f"the program's process does not start ({error})"
         match messages:

@@ -134,7 +134,9 @@ def _quotient(numerator: object, denominator: object) -> str | Fraction:
 def _is_rounded(number: object, exact: object, min_digits: int) -> bool:
     """Whether ``number`` is ``exact`` rounded to its own last digit, and has enough significant digits."""
     if isinstance(number, Fraction) and isinstance(exact, Decimal):  # the family's answer is the rounded number
-        number, exact = exact, Decimal(number.numerator) / Decimal(number.denominator)
+        fraction = number
+        number = exact
+        exact = Decimal(fraction.numerator) / Decimal(fraction.denominator)
     if not isinstance(number, Decimal) or not isinstance(exact, Decimal):
         return False
     _, digits, exponent = number.as_tuple()

@@ -33,7 +33,7 @@ _MOVE_BETWEEN_FOLDERS = 1 << 13
 _PATH_BENEATH = 1
 _SET_NO_NEW_PRIVILEGES = 38  # of prctl(2)
 _CAPABILITIES_VERSION = 0x20080522  # of capset(2), with two words of 32 bits for each set
-_KEPT = {"CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "FOWNER": 3, "FSETID": 4}
+_FOR_FILES = {"CHOWN": 0, "DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "FOWNER": 3, "FSETID": 4}
 """The capabilities for files. Others read other processes (PERFMON) or the network (NET_RAW) past Landlock."""
 _SET_SECCOMP, _SECCOMP_FILTER = 22, 2  # of prctl(2)
 _CALLS_OF_OTHERS = {
@@ -50,7 +50,10 @@ _CALLS_OF_OTHERS = {
 }
 """System calls that change another process of the same user."""
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of the numbers, and of audit.h
-_LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _RETURN = 0x20, 0x15, 0x35, 0x06  # of BPF
+_LOAD = 0x20  # these four of BPF
+_JUMP_EQUAL = 0x15
+_JUMP_GREATER_EQUAL = 0x35
+_RETURN = 0x06
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000  # of seccomp; an error number is added to the second
 _NEW_USER_NAMESPACE = 0x10000000  # of unshare(2)
 SIGNALS_SINCE, MOVES_SINCE = 6, 2  # versions of Landlock
@@ -154,7 +157,7 @@ def _enter_namespace() -> bool:
 
 
 def _give_up_capabilities() -> bool:
-    """Give up for good all capabilities but ``_KEPT``; False if the system refuses."""
+    """Give up for good all capabilities but ``_FOR_FILES``; False if the system refuses."""
     library = ctypes.CDLL(None)
     header = struct.pack("<Ii", _CAPABILITIES_VERSION, 0)
     # effective, permitted and inheritable; their lower, then their upper words, of four bytes each
@@ -162,8 +165,8 @@ def _give_up_capabilities() -> bool:
     if library.capget(header, capabilities) != 0:
         return False
     words = list(struct.unpack("<6I", capabilities.raw))
-    kept = sum(1 << number for number in _KEPT.values())
-    words = [word & kept for word in words[:3]] + [0, 0, 0]
+    for_files = sum(1 << number for number in _FOR_FILES.values())
+    words = [word & for_files for word in words[:3]] + [0, 0, 0]
     return bool(library.capset(header, struct.pack("<6I", *words)) == 0)
 
 

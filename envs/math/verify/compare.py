@@ -310,11 +310,13 @@ _MAX_CONSTANTS = 3  # six orders
 def _with_constants_of(gold: str, prediction: str) -> Iterator[str]:
     """The prediction with its arbitrary constants named as in the gold formula, in each order."""
     names = list(dict.fromkeys(_ARBITRARY.findall(gold)))
-    others = [name for name in dict.fromkeys(_OTHER_CONSTANT.findall(prediction)) if name not in gold or name in names]
-    if not 1 <= len(names) == len(others) <= _MAX_CONSTANTS:
+    other_names = [
+        name for name in dict.fromkeys(_OTHER_CONSTANT.findall(prediction)) if name not in gold or name in names
+    ]
+    if not 1 <= len(names) == len(other_names) <= _MAX_CONSTANTS:
         return
     for order in itertools.permutations(names):
-        new = dict(zip(others, order, strict=True))
+        new = dict(zip(other_names, order, strict=True))
         yield _OTHER_CONSTANT.sub(lambda match, new=new: new.get(match[0], match[0]), prediction)  # type: ignore[misc]
 
 
