@@ -341,7 +341,6 @@ RIGHT_TOO = {
     ("puzzle24", "reversed"),
     ("rubiks_cube", "continued"),
     ("sokoban", "repeated"),
-    ("time_intervals", "cut"),  # 5 for 5 days
     ("tower_of_hanoi", "negated"),  # a dash before the first move
 }
 
