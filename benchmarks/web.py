@@ -31,8 +31,8 @@ import numpy as np
 import psutil
 
 KINDS = (
-    *("click-button", "click-checkboxes", "click-link", "click-option", "click-tab-2", "click-widget"),
-    *("email-inbox-delete", "enter-password", "search-engine", "social-media-all"),
+    *("click-button", "click-checkboxes", "click-link", "click-option", "click-tab-2", "enter-text"),
+    *("enter-password", "login-user", "navigate-tree", "search-engine"),
 )
 TURNS = 8  # of an episode
 OURS = "gagpo/Web-v0"

@@ -32,7 +32,7 @@ MOST_BROWSERS = 4
 _MOST_VISITS = 3  # of a page that is opened again, because the one before has stored something when it was left
 _MOST_KEYS = 100  # letters of a text that are typed key by key: two commands each
 _MOST_HISTORY = 25  # pages; a browser remembers 50
-_SCRIPTS = ("clock", "guards", "storage", "reader")
+_SCRIPTS = ("clock", "guards", "storage", "repeat", "reader")
 _WHY = {
     "gone": "[{0}] is not on this page",
     "option": "[{0}] is an option of a list: write select[{0}]",
@@ -104,6 +104,8 @@ class Browser:
         self._server: Server | None = None
         self._ignored = ""
         self._probe = "null"
+        self._visit: tuple[object, ...] | None = None  # what is open, if it can be used for another episode
+        self._fixed = ""
         self._thread = threading.get_ident()
         self._first = 0  # place of this visit's first page in the history
         self._failed = False  # this visit is in an unknown state
@@ -122,13 +124,22 @@ class Browser:
                 raise InvalidArgument(reason) from None
         return f"http://{self.host}:{self._server.port}"
 
-    def open(self, path: str, pages: Pages, ignored: str = "", prepare: str = "", probe: str = "null") -> Any:
+    def open(
+        self, path: str, pages: Pages, ignored: str = "", prepare: str = "", probe: str = "null", fixed: str = ""
+    ) -> Any:
         """Show ``path`` of ``pages`` as a new visitor, without cookies, storage or history.
 
         ignored: a CSS selector of elements that do not belong to the page.
         prepare: a JavaScript expression to evaluate once before the page is read; returns its value.
         probe: a JavaScript expression to evaluate with every reading; its value is ``page.probe``.
+        fixed: a JavaScript expression that begins an episode which is always the same, in a page that may be used for
+            several. The page is then not loaded again if this leads to the same state as it did after loading.
         """
+        if fixed and self._visit == (path, pages, ignored, probe) and not self.parked:
+            value = self._repeat(prepare, fixed)
+            if value is not None:
+                return value[0]
+        self._visit = None
         if self._started is None:
             self._take_over()
         self._touch()
@@ -150,13 +161,45 @@ class Browser:
             self._failed = True  # until the page has been read
             self._stored = False
             self._navigate(address + path)
-            value = self.evaluate(f"__gagpo.loaded().then(() => ({prepare}))") if prepare else None
+            value = self._prepare(prepare, fixed)
             self._first = self.read().place
             if not self.page.unclean:  # by the page before, which may write while it is left
+                self._visit = (path, pages, ignored, probe)
                 return value
             self._failed = True
         self._drop()
         raise BrowserLost("the browser keeps what earlier pages have stored")
+
+    def _prepare(self, prepare: str, fixed: str) -> Any:
+        """Evaluate ``prepare`` in a page that was loaded, after the fixed episode if there is one."""
+        if not prepare:
+            return None
+        keep = ""
+        if fixed:
+            self.evaluate("__gagpo.loaded()")
+            names = self.command("Runtime.globalLexicalScopeNames")["names"]
+            self._fixed = f"() => ({fixed}), {json.dumps(names)}, {json.dumps(self._ignored)}"
+            keep = f"__gagpo.keep({self._fixed}), "
+        return self.evaluate(f"__gagpo.loaded().then(() => ({keep}{prepare}))")
+
+    def _repeat(self, prepare: str, fixed: str) -> tuple[Any] | None:
+        """Begin an episode in the page of the last one, and read it; None if it has to be loaded again."""
+        if self._started is None or self._stored or self._failed or self.page.place > _MOST_HISTORY:
+            return None
+        self._touch()
+        self.last = None
+        self.typed = []
+        self._failed = True  # until the page has been read
+        try:
+            value = self._evaluate(f"__gagpo.again({self._fixed}) ? [{prepare}] : null")
+            if value is None:
+                return None
+            self._first = self.read().place
+        except (Navigated, PageBroken, PageHung):
+            return None
+        finally:
+            self._failed = self._started is None
+        return (value[0],)
 
     def _forget(self) -> None:
         """Remove what earlier pages have stored; where something is left, end the browser.

@@ -32,6 +32,39 @@ TIME_IS_OVER = -1.0
 """Reward of an episode that the turn limit ends: what MiniWoB++ gives when its clock runs out."""
 SEEDS: Mapping[str, str] = {"train": "0-199", "test": "100000-100019"}
 
+REPEATED = frozenset(
+    [
+        "choose-list",
+        "click-button",
+        "click-button-sequence",
+        "click-link",
+        "click-scroll-list",
+        "click-test",
+        "click-test-2",
+        "click-test-transfer",
+        "enter-date",
+        "enter-password",
+        "enter-text",
+        "enter-text-2",
+        "enter-text-dynamic",
+        "enter-time",
+        "focus-text",
+        "focus-text-2",
+        "login-user",
+        "login-user-popup",
+        "read-table",
+        "read-table-2",
+        "simple-algebra",
+        "simple-arithmetic",
+        "text-transform",
+        "unicode-test",
+    ]
+)
+"""Kinds whose page is used again for the next episode where the last one has left nothing in it.
+
+Others number their elements over all episodes, or keep what was opened, and are loaded again for each. The list is
+fixed, because a page that has begun a first episode may not equal one that has begun none.
+"""
 _FRAME = "#query, #reward-display, #sync-task-cover, #click-canvas"
 # The page's own limit of ten seconds is lifted. Its timers are cleared but stay set, which marks an episode that runs.
 _BEGIN = """
@@ -43,6 +76,15 @@ _BEGIN = """
   core.clearTimer();
   const query = core.getUtterance();
   return query.utterance ?? query;
+}})()
+"""
+# The same episode, and the display of rewards as it is after loading.
+_FIXED = """
+(() => {{
+  [core.wob_latest, core.wob_scores, WOB_EPISODE_ID] = ['-', [], 0];
+  document.getElementById('reward-display').innerHTML = core.DISPLAY_HTML;
+  document.querySelectorAll('[data-tampered]').forEach((element) => delete element.dataset.tampered);
+  return ({begin});
 }})()
 """
 # Some pages remember clicks where nobody sees them; the package marks every element that was clicked.
@@ -119,8 +161,10 @@ class MiniWoB:
         self._kind = kind
         self._over = False
         begin = _BEGIN.format(seed=int(seed))  # a number, as in the package: a text would be another task
+        fixed = _FIXED.format(begin=_BEGIN.format(seed=0)) if kind in REPEATED else ""
         path = f"/miniwob/{kind}.html"
-        self._instruction = str(browser.open(path, self._pages, ignored=_FRAME, prepare=begin, probe=_OUTCOME))
+        instruction = browser.open(path, self._pages, _FRAME, prepare=begin, probe=_OUTCOME, fixed=fixed)
+        self._instruction = str(instruction)
         return self._instruction
 
     def outcome(self, browser: Browser) -> Standing:

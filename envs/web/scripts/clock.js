@@ -22,7 +22,7 @@ function clock(gagpo) {
     const code = callback;
     const call = typeof code === 'function' ? () => code.apply(window, rest) : () => (0, eval)(String(code));
     const wait = Math.max(1, Number(delay) || 0);
-    timers.set(++lastId, {due: now + wait, call, every: every ? Math.max(4, wait) : 0});
+    timers.set(++lastId, {due: now + wait, call, callback: code, every: every ? Math.max(4, wait) : 0});
     return lastId;
   };
   const remove = (id) => { timers.delete(Number(id)); };
@@ -80,6 +80,15 @@ function clock(gagpo) {
     }
     now = end;
     for (const timer of timers.values()) timer.due = Math.max(timer.due, now + 1);
+  };
+  gagpo.timers = () => Array.from(timers.values());
+  // Set the clock back to the start of the page. isLoaded: the page's own preparation is over.
+  let loadedId = 0;
+  let loadedSeed = 1;
+  gagpo.rewind = (isLoaded = false) => {
+    if (isLoaded) [loadedId, loadedSeed] = [lastId, seed];
+    timers.clear();
+    [now, lastId, seed] = [0, loadedId, loadedSeed];
   };
   // When the page will change by itself; part of its state. What an interval changes can be seen.
   gagpo.pending = () => Array.from(timers.values()).filter((timer) => !timer.every)

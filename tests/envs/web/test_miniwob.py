@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 import shutil
+from contextlib import closing
 
 import pytest
 
 from gagpo.base.errors import InvalidArgument
+from gagpo.envs.web.browser import Browser
 from gagpo.envs.web.env import WebEnv
 from gagpo.envs.web.errors import BrowserMissing
 from gagpo.envs.web.miniwob.experts import EXPERTS
-from gagpo.envs.web.miniwob.source import UNSEEN_KINDS, MiniWoB
+from gagpo.envs.web.miniwob.source import REPEATED, UNSEEN_KINDS, MiniWoB
 from tests.envs.web.conftest import needs_browser
 
 pytestmark = [
@@ -102,6 +105,84 @@ def test_a_seed_is_the_task_that_it_is_in_the_package(env, monkeypatch):
                 assert env.instruction == observation["utterance"]
         finally:
             package.close()
+
+
+def _episodes(env, kind):
+    """What is seen in three episodes: the expert's, one that uses whatever there is, and the expert's again."""
+    rows = []
+    for seed in (3, 4, 5):
+        observation, info = env.reset(options={"task": f"{kind}.{seed:06d}"})
+        rng = random.Random(seed)
+        over = False
+        while not over:
+            rows.append((observation, info["state"], info["admissible_actions"]))
+            action = info["expert_action"]
+            if action is None or seed == 4:
+                action = rng.choice([*info["admissible_actions"], "press[Tab]", "press[a]", "scroll[down]"])
+            observation, reward, terminated, truncated, info = env.step(action)
+            over = terminated or truncated
+        rows.append((observation, info["state"], reward))
+    return rows
+
+
+def _compare_with_loaded_pages(monkeypatch, kinds):
+    with closing(WebEnv(level="all", expert=True, max_turns=8, unseen=[])) as env:
+        seen = {kind: _episodes(env, kind) for kind in kinds}
+    monkeypatch.setattr(Browser, "_repeat", lambda *values: None)
+    with closing(WebEnv(level="all", expert=True, max_turns=8, unseen=[])) as fresh:
+        for kind in kinds:
+            assert _episodes(fresh, kind) == seen[kind], kind
+
+
+def test_a_page_that_is_used_again_is_as_if_it_was_loaded(monkeypatch):
+    loaded = []
+    real = Browser._navigate
+    monkeypatch.setattr(Browser, "_navigate", lambda *values: loaded.append(1) or real(*values))
+    kinds = ["click-button", "enter-date", "enter-text", "login-user"]
+    _compare_with_loaded_pages(monkeypatch, kinds)
+    assert len(loaded) == len(kinds) + 3 * len(kinds)  # one each, and then one for each episode
+
+
+@pytest.mark.slow
+def test_every_page_that_is_used_again_is_as_if_it_was_loaded(monkeypatch):
+    _compare_with_loaded_pages(monkeypatch, sorted(REPEATED))
+
+
+LEFT = {
+    "a variable": "window.extra = 1",
+    "a variable of a script": "WOB_TASK_READY = 5",
+    "a property": "core.extra = [{a: 1}]",
+    "an element": "document.body.append(document.createElement('p'))",
+    "an attribute": "document.getElementById('wrap').title = 'x'",
+    "a property of an element": "document.getElementById('area').extra = 1",
+    "a listener": "document.addEventListener('click', () => {})",
+    "a handler": "document.getElementById('wrap').onclick = () => 1",
+    "a listener of the window": "window.addEventListener('keydown', () => {})",
+    "a replaced function": "window.alert = () => 2",
+    "a changed library": "d3.extra = () => 3",
+    "an observer": "new MutationObserver(() => {}).observe(document.body, {childList: true})",
+    "a style": "document.styleSheets[0].insertRule('p {color: red}')",
+    "something stored": "localStorage.x = 1",
+    "a database": "indexedDB.open('x')",
+    "a title": "document.title = 'x'",
+}
+
+
+@pytest.mark.parametrize("script", LEFT.values(), ids=LEFT.keys())
+def test_a_page_in_which_something_was_left_is_loaded_again(env, monkeypatch, script):
+    env.reset(options={"task": "enter-text.000001"})
+    env.reset(options={"task": "enter-text.000002"})
+    loaded = []
+    real = Browser._navigate
+    monkeypatch.setattr(Browser, "_navigate", lambda *values: loaded.append(1) or real(*values))
+    first, info = env.reset(options={"task": "enter-text.000001"})
+    assert not loaded
+    env.browser.evaluate("setTimeout(() => { document.title = 'later' }, 3000)")  # ends with the episode
+    env.reset(options={"task": "enter-text.000002"})
+    assert not loaded
+    env.browser.evaluate(f"(() => {{ {script} }})()")
+    again, same = env.reset(options={"task": "enter-text.000001"})
+    assert loaded and (again, same["state"]) == (first, info["state"])
 
 
 def test_the_reward_does_not_depend_on_time_and_the_limit_is_lifted(env):
