@@ -85,12 +85,12 @@ class EvaluatedTaskSet:
         return ", ".join(_differs(name, self.conditions[name], other.conditions[name]) for name in names) or None
 
 
-def _differing(arguments: dict[str, object], others: dict[str, object], ignored: frozenset[str]) -> dict[str, object]:
-    """The arguments that ``others`` lacks or has with another value: the first ones of many may be all equal."""
+def _differing(arguments: dict[str, object], baseline: dict[str, object], ignored: frozenset[str]) -> dict[str, object]:
+    """The arguments that ``baseline`` lacks or has with another value: the first ones of many may be all equal."""
     return {
         name: value
         for name, value in arguments.items()
-        if name not in ignored and (name not in others or others[name] != value)
+        if name not in ignored and (name not in baseline or baseline[name] != value)
     }
 
 
