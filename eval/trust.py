@@ -45,8 +45,8 @@ def require_environment_trust(run: Path, environment: str, named: str | None, ar
     if environment != named and module_in(environment):
         raise untrusted(run, f"the environment {environment!r:.80}", f"name it with --env {environment:.80}")
     creator = maker(environment)
-    programs = getattr(creator, "code_arguments", frozenset())
-    names = getattr(creator, "code_names", frozenset())
+    programs: frozenset[str] = getattr(creator, "code_arguments", frozenset())
+    names: frozenset[str] = getattr(creator, "code_names", frozenset())
     for name, value in sorted(arguments.items()):
         code = f"a program or function in environment.kwargs.{name}"
         if name in programs or any(_names_code(text, name in names) for text in _texts(value)):
