@@ -239,6 +239,36 @@ def mean_over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, level)
 
 
+def detectable_difference(values: Sequence[float], power: float = 0.8, level: float = 0.95) -> float:
+    """The smallest true difference between two methods that a paired t test over seeds would find.
+
+    Both methods are taken to vary over seeds as ``values`` do, independently of each other: a difference of two such
+    numbers varies ``sqrt(2)`` times as much. At the returned difference the test of that many pairs is significant with
+    probability ``power`` (noncentral t, Cohen 1988).
+
+    values: one number per seed, of one method.
+    level: 1 minus the test's significance level.
+
+    Returns: the difference, in the unit of ``values``; infinite for a single seed.
+
+    Raises:
+        InvalidArgument: ``power`` is not above the significance level and below 1.
+    """
+    data = np.asarray(values, dtype=float)
+    _two_sided(level)
+    if not 1 - level < power < 1:
+        raise InvalidArgument(f"power must be above {1 - level:g} and below 1 (got {power:g})")
+    if len(data) < 2:
+        return math.inf
+    from scipy.special import nctdtrinc, stdtrit
+
+    degrees = len(data) - 1
+    critical = stdtrit(degrees, (1 + level) / 2)
+    # The noncentrality at which a fraction of 1 - power of all tests stays below the critical value.
+    noncentrality = float(nctdtrinc(degrees, 1 - power, critical))
+    return noncentrality * math.sqrt(2 / len(data)) * float(data.std(ddof=1))
+
+
 def paired_t(differences: Sequence[float]) -> float:
     """Two-sided p of Student's paired t test for a mean difference of zero (Student 1908).
 

@@ -21,7 +21,14 @@ from gagpo.base.tables import WIDTH, Table, ascii_only
 from gagpo.eval.at_k import rates_at_k
 from gagpo.eval.compare import require_same_task_set
 from gagpo.eval.runs import Run
-from gagpo.eval.statistics import Interval, area_under_curve, holm, mean_over_seeds, paired_t
+from gagpo.eval.statistics import (
+    Interval,
+    area_under_curve,
+    detectable_difference,
+    holm,
+    mean_over_seeds,
+    paired_t,
+)
 from gagpo.eval.summary import p_value, percent, reward_number
 from gagpo.runs.reading import BadResult, Document, read_as, read_text
 
@@ -202,7 +209,31 @@ class Study:
             "plus-minus: half a 95 % Student-t interval over seeds",
             *([f"before training: {starts}"] if starts else []),
             *([f"p: paired t test against {self.baseline}, equal seeds paired"] if has_tests else []),
+            *(self.rewards or self).detectable(),
         ]
+
+    def detectable(self) -> list[str]:
+        """Which difference the table could have shown, from the spread of the baseline's own seeds.
+
+        Where the baseline itself has gained less than that in training, a better method had nothing to be better at,
+        and an absence of differences says nothing. Empty without several seeds of a baseline and another method.
+        """
+        rows = self.methods[0].rows
+        if self.baseline == BEFORE or len(self.methods) < 2 or len(rows) < 2:
+            return []
+        smallest = detectable_difference([row.after for row in rows])
+        seeds = f"{len(rows)} seeds show a difference of {self._amount(smallest)} or more"
+        notes = [f"{seeds} (80 % power, spread of {self.baseline}'s seeds)"]
+        gains = [row.after - row.before for row in rows if row.before is not None]
+        if gains and (gain := math.fsum(gains) / len(gains)) < smallest:
+            notes.append(
+                f"this table cannot tell methods apart: {self.baseline} itself gained {self._amount(gain)} in training"
+            )
+        return notes
+
+    def _amount(self, difference: float) -> str:
+        """A difference in the unit of the table."""
+        return reward_number(difference) if self.in_rewards else f"{100 * difference:.1f} points"
 
     def _starts(self) -> str:
         """The different results before training; empty without any."""

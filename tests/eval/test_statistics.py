@@ -11,10 +11,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from gagpo.base.errors import InvalidArgument
 from gagpo.eval.statistics import (
     area_under_curve,
     cluster_bootstrap,
     clustered_wilson,
+    detectable_difference,
     holm,
     mean_over_seeds,
     paired_difference,
@@ -256,3 +258,19 @@ def test_pass_at_k_with_large_numbers():
 def test_impossible_numbers_are_refused(call):
     with pytest.raises(ValueError):
         call()
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 12])
+def test_a_detectable_difference_is_found_as_often_as_it_says(seeds):
+    rng = np.random.default_rng(seeds)
+    values = rng.normal(size=seeds)
+    difference = detectable_difference(values)
+    pairs = rng.normal(difference, np.sqrt(2) * values.std(ddof=1), size=(4000, seeds))
+    found = np.mean([paired_t(pair) < 0.05 for pair in pairs])
+    assert abs(found - 0.8) < 0.025
+
+
+def test_one_seed_shows_no_difference():
+    assert detectable_difference([0.5]) == np.inf
+    with pytest.raises(InvalidArgument, match=r"power must be above 0\.05 and below 1 \(got 0\.01\)"):
+        detectable_difference([0.4, 0.5], power=0.01)

@@ -147,3 +147,20 @@ def test_the_rows_of_the_repository_can_be_drawn(tmp_path, x):
     groups = curves_of([ROOT / "lab/results/credits.jsonl"])
     assert len(groups) == 9 and all(len(runs) == 5 for runs in groups.values())
     assert plot_curves(groups, tmp_path / "f.pdf", x=x).read_bytes().startswith(b"%PDF")
+
+
+def test_a_table_says_which_difference_it_could_have_shown():
+    rows = [row("grpo", seed, 0.60 + 0.02 * (-1) ** seed, before=0.2) for seed in range(1, 6)]
+    study = Study.of([*rows, *(row("gagpo", seed, 0.61, before=0.2) for seed in range(1, 6))])
+    notes = [note for note in study.notes() if "points" in note]
+    assert len(notes) == 1 and notes[0].startswith("5 seeds show a difference of ")
+    flat = Study.of([item.model_copy(update={"before": 0.59}) for item in study.rows])
+    assert "this table cannot tell methods apart: grpo itself gained 0.6 points in training" in flat.notes()
+    assert not any("cannot tell" in note or "show a difference" in note for note in Study.of(rows, "before").notes())
+    assert not any("show a difference" in note for note in Study.of([rows[0], study.methods[1].rows[0]]).notes())
+
+
+@pytest.mark.parametrize("name", ["ablations-apmpo", "ablations-sapo", "ablations-agpo", "ablations-asymmetric"])
+def test_the_single_turn_studies_say_that_they_cannot_tell(name):
+    study = study_of({}, [ROOT / "lab" / "results" / f"{name}.jsonl"])
+    assert any(note.startswith("this table cannot tell methods apart: grpo") for note in map(str.lower, study.notes()))
