@@ -4,7 +4,8 @@ python examples/loop.py
 
 A small model that ships with the package learns household tasks in a few minutes on a CPU. The loop does in plain code
 what `gagpo train alfworld-quickstart` does; the trainer adds checkpoints, several processes, servers, critics and
-controllers. Shape suffixes: N turns, K response tokens, M micro-batch's response tokens.
+controllers. It is bit-equal to the trainer with `training.dtype=float32 training.target_kl=null
+optimizer.scale_by_groups=false`. Shape suffixes: N turns, K response tokens, M micro-batch's response tokens.
 """
 
 from __future__ import annotations
