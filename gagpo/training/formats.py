@@ -26,17 +26,21 @@ def choose_formats(folder: RunFolder, ranks: Ranks) -> list[Event]:
         chosen = ChosenFormats(**ranks.of_first(lambda: asdict(formats_for(settings.device, width()))))
         folder.choose_formats(chosen.training, chosen.sampling)
         events.append(FormatsChosen(str(chosen)))
-    if folder.is_new and (warning := slow_format(settings)):
-        events.append(WarningIssued(warning))
+    if cost := slow_format(settings):
+        advice = "remove the key, or set it to float32" if folder.is_new else "a resumed run keeps its format"
+        events.append(WarningIssued(f"{cost}; {advice}"))
     return events
 
 
 def slow_format(settings: RunSettings) -> str:
-    """What an explicit bfloat16 costs on a CPU without instructions for it; '' if it costs nothing."""
+    """What bfloat16 in the settings costs on a CPU without instructions for it; '' if it costs nothing.
+
+    The settings may say so themselves, or another machine may have chosen it for a run that is resumed here.
+    """
     key = next((key for key in ("training.dtype", "engine.dtype") if formats_of(settings)[key] == "bfloat16"), "")
     if not key or not settings.device.startswith("cpu") or native_bfloat16(settings.device)[0]:
         return ""
     return (
         f"{key}=bfloat16 is slow here: {native_bfloat16(settings.device)[1]}, and a bfloat16 product takes "
-        f"{slowdown(settings.device):.0f} times as long as a float32 product; remove the key, or set it to float32"
+        f"{slowdown(settings.device):.0f} times as long as a float32 product"
     )
