@@ -6,12 +6,11 @@ activated, so there the same command is ``.venv/bin/gagpo view runs/x``.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shlex
 import shutil
-import sys
+import sysconfig
 from pathlib import Path
 
 from gagpo.cli.examples import EXAMPLES
@@ -25,10 +24,9 @@ def typed(text: str) -> str:
     return text if name == "gagpo" else _COMMAND.sub(lambda _: name, text)
 
 
-@functools.cache
 def program() -> str:
     """``gagpo`` if the shell finds this installation by that name, else the path of its program."""
-    installed = Path(sys.executable).with_name("gagpo")
+    installed = Path(sysconfig.get_path("scripts")) / "gagpo"
     if not installed.is_file():
         return "gagpo"
     on_path = shutil.which("gagpo")

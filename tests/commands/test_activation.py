@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -67,10 +68,8 @@ def test_a_command_is_named_as_the_shell_finds_it(tmp_path, monkeypatch, on_path
         path.chmod(0o755)
     folders = {"venv": program.parent, "other": other.parent, "": tmp_path}
     monkeypatch.setenv("PATH", os.fspath(folders[on_path]))
-    monkeypatch.setattr(sys, "executable", os.fspath(program.with_name("python")))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: os.fspath(program.parent))
     monkeypatch.chdir(Path(program.parents[2] if inside else tmp_path / "other"))
-    invocation.program.cache_clear()
     said = invocation.typed("next: gagpo view runs/x; `gagpo list`; /opt/gagpo view; this is a bug in gagpo.")
-    invocation.program.cache_clear()
     expected = name if name != "PATH" else f"'{program}'"
     assert said == f"next: {expected} view runs/x; `{expected} list`; /opt/gagpo view; this is a bug in gagpo."

@@ -8,6 +8,7 @@ from gagpo.agents.setup import make_env
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.policy import load_policy
 from gagpo.settings import SettingsError, load
+from gagpo.settings.machine import with_machine_formats
 from gagpo.training.sampler import Sampler
 from tests.gagpo.training.test_trainer import run
 
@@ -19,7 +20,8 @@ def sampler(settings, ranks):
 
 @pytest.mark.parametrize(("ahead", "processes"), [(0, 1), (0, 2), (1, 1)])
 def test_the_engine_shares_weights_only_where_nothing_else_changes_or_splits_them(corridor, ahead, processes):
-    made, policy = sampler(load(corridor(rollout={"ahead": ahead, "workers": 1})), Ranks(0, processes))
+    settings = with_machine_formats(load(corridor(rollout={"ahead": ahead, "workers": 1})), width=32)
+    made, policy = sampler(settings, Ranks(0, processes))
     shared = processes == 1 and not ahead
     assert made.engine.shares_weights is shared and (made.engine.model is policy.model) is shared
 
