@@ -20,12 +20,15 @@ _COMMAND = re.compile(rf"(?<![\w./-])gagpo(?= (?:{'|'.join(EXAMPLES)})\b)")
 
 def typed(text: str) -> str:
     """The text with every ``gagpo COMMAND`` as it can be typed here."""
-    name = program()
+    name = program(is_relative="cd " not in text)
     return text if name == "gagpo" else _COMMAND.sub(lambda _: name, text)
 
 
-def program() -> str:
-    """``gagpo`` if the shell finds this installation by that name, else the path of its program."""
+def program(is_relative: bool = True) -> str:
+    """``gagpo`` if the shell finds this installation by that name, else the path of its program.
+
+    is_relative: whether the path may be relative to the working directory; not if a ``cd`` comes before it.
+    """
     installed = Path(sysconfig.get_path("scripts")) / "gagpo"
     if not installed.is_file():
         return "gagpo"
@@ -33,6 +36,6 @@ def program() -> str:
     if on_path is not None and Path(on_path).samefile(installed):
         return "gagpo"
     working_directory = Path.cwd()
-    if installed.is_relative_to(working_directory):
-        return shlex.quote(os.fspath(installed.relative_to(working_directory)))
+    if is_relative and installed.is_relative_to(working_directory):
+        installed = installed.relative_to(working_directory)
     return shlex.quote(os.fspath(installed))
