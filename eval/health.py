@@ -153,13 +153,6 @@ LIMITS = (
         watch=0.1,
     ),
     Limit(
-        "mismatch_kl",
-        "sampler and trainer differ by a KL of {value:.1e}",
-        "they are not the same policy (weights, precision or template)",
-        bad=0.02,
-        watch=0.002,
-    ),
-    Limit(
         "truncated_responses",
         "{percent} of the responses are cut at the token limit",
         "raise rollout.max_tokens, or check that the vocabulary spells actions in few tokens",
@@ -167,6 +160,38 @@ LIMITS = (
         watch=0.05,
     ),
 )
+
+
+MISMATCH = Limit(
+    "mismatch_kl",
+    "sampler and trainer differ by a KL of {value:.1e}",
+    "they are not the same policy (weights, precision or template)",
+    bad=0.02,
+    watch=0.002,
+)
+
+
+def mismatch(rows: Sequence[Row]) -> HealthFinding | None:
+    """Sampler and trainer are one policy, unless ``rollout.ahead`` samples with weights that are older by design.
+
+    Then their KL contains what the updates in between have moved the policy. Updates in one direction add distances,
+    and the KL of small steps grows with the square of the distance; twice that allows for the noise of ``approx_kl``.
+    Only the rest is judged.
+    """
+    age = recent(rows, "staleness_mean")
+    if math.isnan(age) or age <= 0:
+        return MISMATCH(rows)
+    value = recent(rows, "mismatch_kl")
+    if math.isnan(value):
+        return None
+    update = abs(recent(rows, "approx_kl"))
+    explained = min(value, 2 * math.ceil(age) ** 2 * update if math.isfinite(update) else 0.0)
+    finding = MISMATCH([{"mismatch_kl": value - explained}])
+    assert finding is not None
+    if finding.level == "good":
+        text = f"sampler and trainer differ by a KL of {value:.1e}, as weights do that are {age:.1f} updates older"
+        return HealthFinding("good", text)
+    return finding
 
 
 def entropy(rows: Sequence[Row]) -> HealthFinding | None:
@@ -280,6 +305,7 @@ def counted(metric: str, event: str) -> Rule:
 RULES: tuple[Rule, ...] = (
     groups,
     *LIMITS,
+    mismatch,
     entropy,
     invalid,
     collapse,

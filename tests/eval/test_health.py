@@ -99,3 +99,11 @@ def test_information_of_answers_about_their_tasks():
     drawn = [(str(rng.randrange(16)), str(rng.randrange(10))) for _ in range(1500)]
     assert answer_task_information(drawn) < 0.02
     assert answer_task_information([("a", "x"), ("b", "x")]) == 0 == answer_task_information([])
+
+
+def test_an_older_sampler_is_another_policy_by_design():
+    stale = rows(mismatch_kl=2.3e-2, staleness_mean=1.0, approx_kl=1.5e-2)
+    assert health_line(stale) == "" and any("1.0 updates older" in one.sentence for one in health(stale))
+    assert "not the same policy" in health_line(rows(mismatch_kl=2.3e-2, staleness_mean=0.0, approx_kl=1.5e-2))
+    assert "not the same policy" in health_line(rows(mismatch_kl=0.3, staleness_mean=1.0, approx_kl=1.5e-2))
+    assert "not the same policy" in health_line(rows(mismatch_kl=2.3e-2, staleness_mean=1.0, approx_kl=1e-5))
