@@ -55,6 +55,21 @@ class ChatFormat:
     max_tokens: int
 
 
+@dataclass(frozen=True)
+class Rejected:
+    """The model is not asked: ``turn`` answers a program's request that cannot become a prompt. The episode goes on."""
+
+    turn: Turn
+
+
+@dataclass(frozen=True)
+class NoRoom:
+    """The model is not asked: no response has room after the prompt. The episode ends."""
+
+
+Preparation = Request | Rejected | NoRoom
+
+
 class LanguageAgent:
     """A language model that reads observations and writes responses.
 
@@ -88,21 +103,35 @@ class LanguageAgent:
         }
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
-        requests = [self._request(state) for state in states]
-        sampled = [request for request in requests if isinstance(request, Request)]
-        responses = iter(self.engine.generate(sampled, self.sampling))
-        return [
-            self._turn(request, next(responses)) if isinstance(request, Request) else request for request in requests
-        ]
+        preparations = [self._prepare(state) for state in states]
+        # One call for all requests: the engine decodes them together.
+        requests = [prepared for prepared in preparations if isinstance(prepared, Request)]
+        responses = iter(self.engine.generate(requests, self.sampling))
+        turns: list[Turn | None] = []
+        for prepared in preparations:
+            match prepared:
+                case Request():
+                    turns.append(self._turn(prepared, next(responses)))
+                case Rejected(turn):
+                    turns.append(turn)
+                case NoRoom():
+                    turns.append(None)
+        return turns
 
     def submit(self, states: Sequence[EpisodeState]) -> list[int]:
-        requests = [self._request(state) for state in states]
-        sampled = [request for request in requests if isinstance(request, Request)]
-        for state, request in zip(states, requests, strict=True):
-            if isinstance(request, Turn):
-                self._rejections[state.slot] = request
-        self.engine.submit(sampled, self.sampling)
-        return [state.slot for state, request in zip(states, requests, strict=True) if request is None]
+        requests: list[Request] = []
+        full_slots: list[int] = []
+        for state in states:
+            prepared = self._prepare(state)
+            match prepared:
+                case Request():
+                    requests.append(prepared)
+                case Rejected(turn):
+                    self._rejections[state.slot] = turn
+                case NoRoom():
+                    full_slots.append(state.slot)
+        self.engine.submit(requests, self.sampling)
+        return full_slots
 
     def collect(self, timeout: float | None) -> list[tuple[int, Turn]]:
         if self._rejections:
@@ -112,21 +141,23 @@ class LanguageAgent:
         finished = self.engine.collect(timeout)
         return [(request.session, self._turn(request, response)) for request, response in finished]
 
-    def _request(self, state: EpisodeState) -> Request | Turn | None:
-        """The request for a state's response; a turn that rejects it; None where it exceeds the context."""
+    def _prepare(self, state: EpisodeState) -> Preparation:
+        """The request for the response to a state, or why the model is not asked."""
         turns = state.episode.turns
         chat = self.formats[split_task(state.episode.task)[0]] if self.formats else self._default
         if chat.context.exceeds(state.info, self.engine.max_length):
-            return None
+            return NoRoom()
         prompting = chat.context.ask(turns, state.observation, state.info)
         if isinstance(prompting, RejectedRequest):
-            return Turn.rejection(Completion(rejected=prompting.reason, status=prompting.status).action)
+            return Rejected(Turn.rejection(Completion(rejected=prompting.reason, status=prompting.status).action))
         self._prompts[state.slot] = prompting
         max_tokens = min(chat.max_tokens, prompting.max_tokens or chat.max_tokens)
         if len(prompting.prompt_ids) + max_tokens > self.engine.max_length:
-            return None
+            return NoRoom()
         if state.episode.temperature is None:
             state.episode.temperature = self.sampling.temperature
+        # Each turn has a seed of its own, in place of one random stream of the agent: the response then depends neither
+        # on the batch nor on which episodes ended before. The low 16 bits number the turn.
         seed = state.episode.seed << 16 | len(turns)
         limit = None if max_tokens == self.sampling.max_tokens else max_tokens
         # An engine that does not take stop strings samples on; what comes after one is then cut off.

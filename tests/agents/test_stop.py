@@ -40,7 +40,7 @@ def test_the_agent_passes_them_and_the_next_prompt_adds_the_end(tiny):
     model, tokenizer = tiny
     context = Context(tokenizer, find_prompt("think-act"))
     agent = LanguageAgent(TransformersEngine(model, tokenizer), context, Sampling(max_tokens=5))
-    request = agent._request(EpisodeState(0, Episode("t", seed=1), "You stand at 1."))
+    request = agent._prepare(EpisodeState(0, Episode("t", seed=1), "You stand at 1."))
     assert request.stop == ("</action>",)
     said = context.response("<action>left</action>")
     assert tokenizer.decode(said) == "<action>left</action>"
