@@ -20,12 +20,46 @@ class TemplateFailed(InvalidArgument):
     """A chat template that cannot render a conversation."""
 
 
+class ChatTemplate:
+    """A model's chat template with fixed options.
+
+    Every conversation of a run is rendered by one such object, because an option that differed between two turns would
+    make the later prompt no extension of the earlier one.
+
+    options: for the template, such as ``add_generation_prompt``; see :func:`variables`.
+    """
+
+    def __init__(self, tokenizer: Any, options: Mapping[str, Any]):
+        self.tokenizer = tokenizer
+        self.options = dict(options)
+
+    def render(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """The conversation as the template writes it. Raises: TemplateFailed naming the model."""
+        try:
+            return str(self.tokenizer.apply_chat_template(list(chat), tokenize=False, **{**self.options, **options}))
+        except Exception as error:  # a template is a file of the model: it may fail in any way
+            raise TemplateFailed(fault(self.tokenizer, f"fails: {first_line(error)}")) from None
+
+    def begin(self, chat: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """A conversation from its first message, with ``tools`` as chat templates take them."""
+        options = {"tools": tools} if tools else {}
+        try:
+            return self.render(chat, **options)
+        except TemplateFailed:
+            # Some families refuse the role system. Nothing in a template says so, therefore it is tried.
+            if chat[0]["role"] != "system":
+                raise
+        return self.render(without_system(chat), **options)
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the template has a place for tools; one that is never given any need not have it."""
+        return False
+
+
 def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
     """The conversation as the template writes it. Raises: TemplateFailed naming the model."""
-    try:
-        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
-    except Exception as error:  # a template may fail in any way
-        raise TemplateFailed(fault(tokenizer, f"fails: {first_line(error)}")) from None
+    return ChatTemplate(tokenizer, options).render(messages)
 
 
 def without_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -41,13 +41,21 @@ class TextEncoder:
         self._renamed: _Renamed | None = None
         self._encoded: dict[str, Ids] = {}
 
-    def protect(self, text: str, keep: Iterable[str] = ()) -> str:
-        """``text`` with a mark for every control token that it spells, except those that contain one of ``keep``."""
+    def protect(self, text: str, keep: Iterable[str] = (), contents: Iterable[str] = ()) -> str:
+        """``text`` with a mark for every control token that it spells, except those that contain one of ``keep``.
+
+        contents: texts of a stranger that fill the fields of ``text``. If one of them spells one of ``keep``, nothing
+            is kept, because both look alike in the filled text.
+        """
         names = tuple(keep)
+        if any(name in content for name in names for content in contents):
+            names = ()
 
         def marked(match: re.Match[str]) -> str:
             name = match.group()
-            return name if any(part in name for part in names) else f"{self._secret}{self.control.index(name)}x"
+            if any(kept_name in name for kept_name in names):
+                return name
+            return f"{self._secret}{self.control.index(name)}x"
 
         protected = self._spelled.sub(marked, text)
         if protected == text and not text.isascii() and self._any_case.search(unicodedata.normalize("NFKC", text)):

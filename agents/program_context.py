@@ -70,22 +70,22 @@ class ProgramContext(Context):
         numbers: list[int] = [message["turn"] for message in sent if "turn" in message]
         parts: list[Ids] = []
         if extends is None:
-            pieces = self._pieces(self._whole(messages, self._encoder.protect_all(request["tools"])))
-            parts.append(self._encode(pieces[0]))
+            pieces = self._pieces(self.tool_form.begin(messages, self._encoder.protect_all(request["tools"])))
+            parts.append(self._encoder.encode(pieces[0]))
         else:
             chat = [
                 {"role": "user", "content": "?"},
                 self._for_template({"role": "assistant", "turn": extends}),
                 *messages,
             ]
-            pieces = self._pieces(self._template(chat))
+            pieces = self._pieces(self.tool_form.render(chat))
             numbers.insert(0, extends)
             parts.append(turns[extends].prompt_ids)
         if list(map(int, pieces[1::2])) != numbers:
             raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show every answer of the model"))
         for number, after in zip(numbers, pieces[2::2], strict=True):
-            response_ids, text = self._join(turns[number].response_ids, after)
-            parts += [response_ids, self._encode(text)]
+            response_ids, text = self._control.join(turns[number].response_ids, after)
+            parts += [response_ids, self._encoder.encode(text)]
         return np.concatenate(parts)
 
     def _for_template(self, message: Message) -> Message:
@@ -111,7 +111,7 @@ class ProgramContext(Context):
                 {"role": "tool", "content": "!", "tool_call_id": name},
             ]
             try:
-                self._template(chat)
+                self.tool_form.render(chat)
                 works.append(True)
             except TemplateFailed:
                 works.append(False)
@@ -123,8 +123,7 @@ class ProgramContext(Context):
         content = text
         calls: list[Json] = []
         if call_format is not None:
-            body = ids[:-1] if len(ids) and int(ids[-1]) in self._ends else ids
-            raw = str(self.tokenizer.decode(body, skip_special_tokens=False))
+            raw = self._control.text_with_calls(ids)
             calls = _tool_calls(call_format.find(raw), request["number"])
             if calls:
                 content = raw.partition(call_format.mark)[0] if call_format.mark in raw else ""
@@ -136,16 +135,16 @@ class ProgramContext(Context):
         listed = [(self.tokenizer.decode([token]), float(logprob)) for token, logprob in tokens]
         listed_ids = [int(token) for token in ids] if request.get("ids") else ()
         completion = Completion(content, calls, finish, (len(prompt_ids), len(ids)), listed, listed_ids, stop)
-        turn = Turn.of(self._decode(ids), completion.text, finish == "length")
+        turn = Turn.of(self._control.text(ids), completion.text, finish == "length")
         return replace(turn, completion=completion.action, prompt_ids=prompt_ids, response_ids=ids, logprobs=logprobs)
 
     def _cut(self, response: Response, stop: Sequence[str]) -> tuple[Ids, str, str]:
         """The response up to the token that completes a stop string, its text before that string, and the string."""
-        ids, text = response.ids, self._decode(response.ids)
+        ids, text = response.ids, self._control.text(response.ids)
         if not any(mark in text for mark in stop):
             return ids, text, ""
-        count = next(n for n in range(1, len(ids) + 1) if any(mark in self._decode(ids[:n]) for mark in stop))
-        text = self._decode(ids[:count])
+        count = next(n for n in range(1, len(ids) + 1) if any(mark in self._control.text(ids[:n]) for mark in stop))
+        text = self._control.text(ids[:count])
         end, mark = min((text.index(mark), mark) for mark in stop if mark in text)
         return ids[:count], text[:end], mark
 

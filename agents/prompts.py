@@ -140,48 +140,39 @@ class Prompt(Options):
     def opening(self, instructions: str) -> list[Message]:
         """The messages before the first user message: the system message, if there is one, and the examples."""
         opening: list[Message] = [example.model_dump() for example in self.examples]
-        if system := self._fill("system", instructions=instructions):
+        if system := templates.fill(self.system, self.name, "system", instructions=instructions):
             opening.insert(0, {"role": "system", "content": system})
         return opening
 
     def first_text(self, instructions: str, observation: str, actions: Sequence[str]) -> str:
         """The first user message of a full conversation."""
         fields = {"instructions": instructions, "observation": observation, "actions": actions}
-        return self._fill("first", **fields).strip()
+        return templates.fill(self.first, self.name, "first", **fields).strip()
 
     def turn_text(self, instructions: str, turns: Sequence[TurnText], observation: str, actions: Sequence[str]) -> str:
         """The user message that shows ``observation`` after ``turns`` of a full conversation."""
+        task = turns[0].observation if turns else observation
         fields = {"instructions": instructions, "observation": observation, "actions": actions}
-        return self._fill("turn", task=_task(turns, observation), done=len(turns), **fields)
+        return templates.fill(self.turn, self.name, "turn", task=task, done=len(turns), **fields)
 
     def window_text(
         self, instructions: str, turns: Sequence[TurnText], observation: str, actions: Sequence[str], width: int
     ) -> str:
         """The user message that shows the task, the last ``width`` turns and ``observation``."""
+        task = turns[0].observation if turns else observation
         begin = max(0, len(turns) - width)
         window = [
             {"number": number, "observation": turn.observation, "response": turn.response, "action": turn.action}
             for number, turn in enumerate(turns[begin:], begin + 1)
         ]
         fields = {"instructions": instructions, "observation": observation, "actions": actions, "turns": window}
-        return self._fill("window", task=_task(turns, observation), done=len(turns), **fields).strip()
-
-    def _fill(self, key: str, **fields: object) -> str:
-        try:
-            return templates.fill(getattr(self, key), **fields)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"prompt {self.name or 'of the settings'}: {key}: {error}") from None
+        return templates.fill(self.window, self.name, "window", task=task, done=len(turns), **fields).strip()
 
 
 class _Sample:
     """A turn to try templates on."""
 
     observation = response = action = ""
-
-
-def _task(turns: Sequence[TurnText], observation: str) -> str:
-    """The first observation."""
-    return turns[0].observation if turns else observation
 
 
 def shipped_prompts() -> dict[str, Path]:

@@ -29,21 +29,25 @@ def check(source: str, fields: Collection[str], needs: str = "") -> None:
         raise InvalidArgument(f"does not show {needs}: write {{{{ {needs} }}}}")
 
 
-def fill(source: str, **fields: Any) -> str:
-    """The text of a template. Raises: InvalidArgument saying what is wrong with it."""
-    parts, length = [], 0
+def fill(source: str, prompt: str = "", key: str = "", /, **fields: Any) -> str:
+    """The text of a template. Raises: InvalidArgument saying what is wrong with it.
+
+    prompt, key: name of the prompt and of its template, for errors.
+    """
+    where = f"prompt {prompt or 'of the settings'}: {key}: " if key else ""
+    written: list[str] = []
+    length = 0
     try:
         with bounded():
-            for part in _compiled(source).generate(**fields):
-                parts.append(part)
-                length += len(part)
+            for text in _compiled(source).generate(**fields):
+                written.append(text)
+                length += len(text)
                 if length > MOST_TEXT:
                     raise InvalidArgument(f"writes more than {MOST_TEXT:,} characters")
-    except InvalidArgument:
-        raise
     except Exception as error:  # a template may fail in any way
-        raise InvalidArgument(first_line(error)) from None
-    return "".join(parts)
+        problem = str(error) if isinstance(error, InvalidArgument) else first_line(error)
+        raise InvalidArgument(where + problem) from None
+    return "".join(written)
 
 
 @functools.lru_cache(maxsize=256)

@@ -56,7 +56,7 @@ def test_marked_text_becomes_the_same_tokens_as_unmarked_text(dressed):
     """Merges across the border of template and message stay what they are."""
     tokenizer, family = dressed
     context = Context(tokenizer, find_prompt("plain"), template=family.variables)
-    encoder, text = context._encoder, context._render(SEEN)
+    encoder, text = context._encoder, context.tool_form.begin([{"role": "user", "content": SEEN}])
     empty = f"{encoder._secret}{len(encoder.control)}x"
     for place in (text.index("You"), text.index("stand"), text.index("1.") + 2):
         assert encoder.encode(text[:place] + empty + text[place:]).tolist() == encoder.encode(text).tolist()

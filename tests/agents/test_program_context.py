@@ -159,7 +159,7 @@ def raising(error):
     ],
 )
 def test_whatever_a_request_causes_rejects_it_alone(talk, monkeypatch, error, status, said):
-    monkeypatch.setattr(talk.context, "_template", raising(error))
+    monkeypatch.setattr(talk.context.tool_form, "render", raising(error))
     rejection = talk.ask(user("one"))
     assert isinstance(rejection, RejectedRequest) and rejection.status == status and said in rejection.reason
     monkeypatch.undo()
