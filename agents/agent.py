@@ -1,4 +1,8 @@
-"""Agents: a language model, uniformly random actions, or the environment's expert."""
+"""The language model as an agent: from the observations of many episodes to requests, from responses to turns.
+
+Agents are asked for many states at once, because an engine decodes a batch in about the time of one response. The agent
+keeps no episode: what a prompt needs is in the state, so an episode whose environment failed restarts from nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 from pydantic import JsonValue
 
 from gagpo.agents.context import Context, GenerationRequest, RejectedRequest
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling, require_stop
-from gagpo.base.errors import InvalidArgument
+from gagpo.agents.scripted import ExpertAgent, RandomAgent, slip
 from gagpo.data import Episode, Turn
 from gagpo.envs.program.messages import Completion
 from gagpo.envs.tasks import split_task
-from gagpo.envs.tools import separate
+
+__all__ = [
+    "Agent",
+    "AsyncAgent",
+    "ChatFormat",
+    "EpisodeState",
+    "ExpertAgent",
+    "LanguageAgent",
+    "NoRoom",
+    "RandomAgent",
+    "Rejected",
+    "slip",
+]
 
 
 @dataclass
@@ -175,72 +190,3 @@ class LanguageAgent:
         self._prompts.pop(slot, None)
         self._rejections.pop(slot, None)
         self.engine.release(slot)
-
-
-class RandomAgent:
-    """Chooses uniformly among the admissible actions.
-
-    An environment that cannot list its actions is built with ``expert="random"``: it then offers samples of them.
-    """
-
-    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
-        return [self._choose(state) for state in states]
-
-    def _choose(self, state: EpisodeState) -> Turn:
-        actions = state.info.get("admissible_actions") or state.info.get("sampled_actions")
-        if not actions:
-            raise InvalidArgument(
-                f"the random agent needs info['admissible_actions'], which task {state.episode.task!r} does not give; "
-                'build the environment with expert="random", so that it offers samples'
-            )
-        rng = np.random.default_rng([state.episode.seed, len(state.episode.turns)])
-        action = actions[int(rng.integers(len(actions)))]
-        return Turn.of(action, action)
-
-    def forget(self, slot: int) -> None:
-        pass
-
-
-class ExpertAgent:
-    """Follows the environment's expert, with mistakes at probability ``noise`` to show how to recover from them.
-
-    The environment must be built with an expert. Half of the mistakes are admissible actions, drawn uniformly. The
-    others begin like the expert's action and end like an admissible one ("take mug 1 from shelf 2"), as the slips of a
-    learner do, and are rarely valid. Mistakes are not trainable.
-    """
-
-    def __init__(self, noise: float = 0.0):
-        if not 0 <= noise <= 1:
-            raise InvalidArgument(f"noise must be a probability from 0 to 1 (got {noise})")
-        self.noise = noise
-
-    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
-        return [self._follow(state) for state in states]
-
-    def _follow(self, state: EpisodeState) -> Turn | None:
-        expert = state.info.get("expert_action")
-        if expert is None:
-            if "expert_action" not in state.info:
-                raise InvalidArgument("the environment offers no expert; build it with expert=True if it has one")
-            return None
-        return self.move(expert, state, np.random.default_rng([state.episode.seed, len(state.episode.turns)]))
-
-    def move(self, expert: str, state: EpisodeState, rng: np.random.Generator) -> Turn:
-        """The expert's action, or a mistake."""
-        actions = state.info.get("admissible_actions")
-        if self.noise and actions and rng.random() < self.noise:
-            action = actions[int(rng.integers(len(actions)))]
-            if rng.random() < 0.5:
-                action = slip(expert, action, rng)
-            return Turn("", action, action, trainable=False)
-        return Turn.of_actions(separate(expert))
-
-    def forget(self, slot: int) -> None:
-        pass
-
-
-def slip(expert: str, action: str, rng: np.random.Generator) -> str:
-    """A random number of the first words of the ``expert``'s action, then those of ``action``."""
-    words = expert.split(" ")
-    num_words = int(rng.integers(1, len(words))) if len(words) > 1 else 0
-    return " ".join([*words[:num_words], *action.split(" ")[num_words:]])

@@ -16,7 +16,8 @@ from gagpo.data import Row
 from gagpo.distributed.ranks import Ranks
 from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, score, with_columns
 from gagpo.learning.metrics import StepLog
-from gagpo.learning.packing import Packing, mini_batches, normaliser_of, packing_of, rank_batches, token_columns
+from gagpo.learning.packing import Packing, mini_batches, normaliser_of, packing_of
+from gagpo.learning.rank_parts import rank_batches, token_columns
 from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, SkippedSteps
 from gagpo.model.logprobs import Entropy
 from gagpo.model.microbatch import MicroBatch

@@ -14,7 +14,8 @@ from gagpo.collecting.packing import packed, unpacked
 from gagpo.data import Episode, Row, Turn, episode_record
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import StateError, fill_optimizer, names_of, optimizer_tensors, read, write
-from gagpo.learning.packing import Packing, rank_batches, shard_rows
+from gagpo.learning.packing import Packing
+from gagpo.learning.rank_parts import rank_batches, shard_rows
 from gagpo.objectives.layout import Normaliser
 
 

@@ -9,7 +9,8 @@ import torch
 from gagpo.algorithms import PRESETS
 from gagpo.data import build_rows
 from gagpo.distributed.ranks import Ranks
-from gagpo.learning.packing import Packing, normaliser_of, shard_rows
+from gagpo.learning.packing import Packing, normaliser_of
+from gagpo.learning.rank_parts import shard_rows
 from tests.gagpo.conftest import CORRIDOR
 from tests.gagpo.distributed import updates
 from tests.gagpo.distributed.conftest import start_ranks
