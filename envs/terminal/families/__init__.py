@@ -1,0 +1,1 @@
+"""Families of generated tasks, one file for each subject."""

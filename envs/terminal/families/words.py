@@ -1,0 +1,36 @@
+"""Words for names and texts; each split has its own, so that no task of one split begins like a task of another."""
+
+from __future__ import annotations
+
+import random
+
+_STEMS = {
+    "train": """
+        amber anchor apple arrow badge baker barrel basil beacon birch blanket border bottle branch bridge bronze bucket
+        butter cabin camera candle canvas carbon cargo castle cedar chapel cherry circle clover cobalt copper coral
+        cotton cradle crater crystal desert dragon eagle ember engine fabric falcon feather fender fiddle filter flute
+        forest fossil galaxy garden garlic ginger glacier globe granite guitar hammer harbor hazel helmet honey island
+    """,
+    "validation": "ivory jacket jasper jungle kernel kettle ladder lagoon lantern lemon lilac linen lizard lobster lotus",
+    "test": "magnet mango marble meadow mirror monsoon mosaic needle nectar oasis olive onyx orbit orchid otter",
+    "unseen": "paddle panda papaya pebble pepper pigeon pillow planet plaza pocket pollen poppy prairie prism puzzle",
+}
+PEOPLE = ["ada", "ben", "cleo", "dan", "eve", "finn", "gus", "hana", "ivan", "jane", "kofi", "lena", "milo", "nora", "omar", "pia"]
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class Words:
+    """Draws words of a split without repeating one."""
+
+    def __init__(self, rng: random.Random, split: str):
+        self._stems = _STEMS[split].split()
+        rng.shuffle(self._stems)
+
+    def stem(self) -> str:
+        """A word that was not drawn yet; after the last one, words with numbers."""
+        word = self._stems.pop(0)
+        self._stems.append(f"{word.rstrip('0123456789')}{len(word) - len(word.rstrip('0123456789')) + 2}")
+        return word
+
+    def stems(self, count: int) -> list[str]:
+        return [self.stem() for _ in range(count)]
