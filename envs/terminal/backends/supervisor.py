@@ -477,8 +477,18 @@ class Shell:
 
     def background(self) -> list[bytes]:
         """The command lines of what the shell started and what still runs."""
-        others = (1, os.getpid(), self.process)  # bubblewrap, the supervisor and the shell
-        names = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in others]
+        lines = self._command_lines()
+        for _ in range(5):
+            # A copy of the shell that is about to become a program has the shell's own command line for a moment.
+            if not any(line.startswith(b"bash\0--norc\0--noprofile\0") for line in lines):
+                break
+            time.sleep(0.002)
+            lines = self._command_lines()
+        return lines
+
+    def _command_lines(self) -> list[bytes]:
+        known_processes = (1, os.getpid(), self.process)  # bubblewrap, the supervisor and the shell
+        names = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in known_processes]
         return sorted(filter(None, (read_file(f"/proc/{name}/cmdline".encode()) for name in names)))
 
     def kill(self) -> int:
@@ -567,6 +577,8 @@ class Supervisor:
         ended = status is None
         if status is None:
             # A shell that ended by itself is in no directory; the next one begins where the last command did.
+            if reason:
+                self.directory = shell.directory()
             exit_code = shell.kill()
             status = exit_code if exit_code >= 0 else 128 - exit_code
             if reason:

@@ -74,12 +74,12 @@ def _archive(final: Final, path: str) -> dict[str, bytes]:
 
 @family("unpack-archive", 2)
 def unpack_archive(rng: random.Random, level: int, words: Words) -> Exercise:
-    name, inner, wanted, target = words.stems(4)
+    name, inner, member_name, target = words.stems(4)
     stems = words.stems(3)
-    content = {f"{inner}/{stem}.txt": f"{sentence(rng, stems)}\n".encode() for stem in [*stems, wanted]}
+    content = {f"{inner}/{stem}.txt": f"{sentence(rng, stems)}\n".encode() for stem in [*stems, member_name]}
     ending = "tar.gz" if level == 2 else "tar"
     tree = {f"{name}.{ending}": file(pack(content, level == 2))}
-    member = f"{inner}/{wanted}.txt"
+    member = f"{inner}/{member_name}.txt"
     text = content[member].decode()
     return Exercise(
         f"Extract only {member} from {name}.{ending}, and save it as {target}.txt. Leave no other new file here.",
@@ -102,10 +102,10 @@ def set_permissions(rng: random.Random, level: int, words: Words) -> Exercise:
     ending, mode = ("sh", 0o755) if level < 3 else ("key", 0o600)
     expected = {path: mode if path.endswith(f".{ending}") else 0o644 for path in tree}
     first = next(path for path in tree if path.endswith(f".{ending}"))
-    what = "executable for everyone (mode 755)" if level < 3 else "readable and writable by its owner alone (mode 600)"
+    task = "executable for everyone (mode 755)" if level < 3 else "readable and writable by its owner alone (mode 600)"
     where = "" if level == 1 else " here and below"
     return Exercise(
-        f"Make every .{ending} file{where} {what}, such as {first}. Other files keep their mode.",
+        f"Make every .{ending} file{where} {task}, such as {first}. Other files keep their mode.",
         tree,
         lambda final: (
             final.unchanged(tree)
@@ -157,13 +157,13 @@ def mirror_folder(rng: random.Random, level: int, words: Words) -> Exercise:
     old = {} if level == 2 else {f"{target}/{stems[3]}.old": tree[f"{target}/{stems[3]}.old"]}
     copies = {path.replace(source, target, 1): node for path, node in tree.items() if path.startswith(f"{source}/")}
     expected = {**{path: node for path, node in tree.items() if path.startswith(f"{source}/")}, **copies, **old}
-    what = "Make the folder {t} an exact copy of {s}, with hidden files, links and modes; what only {t} has is removed."
+    task = "Make the folder {t} an exact copy of {s}, with hidden files, links and modes; what only {t} has is removed."
     if level == 1:
-        what = "Copy everything in {s} into {t}, with hidden files, links and modes; what {t} has stays."
+        task = "Copy everything in {s} into {t}, with hidden files, links and modes; what {t} has stays."
     clear = (f"rm -rf {target}", f"mkdir {target}") if level == 2 else ()
     empty = f"find {target} -mindepth 1 -delete; " if level == 2 else ""
     return Exercise(
-        what.format(s=source, t=target),
+        task.format(s=source, t=target),
         {**tree, target: folder()},
         lambda final: (
             final.files() == set(expected)

@@ -69,7 +69,7 @@ def log_ranking(rng: random.Random, level: int, words: Words) -> Exercise:
     tree = {f"{name}.log": file("\n".join(lines) + "\n")}
     ranking = [f"{user} {count}" for user, count in Counter(rows).most_common()]
     expected = ranking[:1] if level == 1 else ranking
-    what = (
+    request = (
         "The user with the most requests and their number" if level == 1 else "Every user and their number of requests"
     )
     head = " | head -1" if level == 1 else ""
@@ -81,7 +81,7 @@ def log_ranking(rng: random.Random, level: int, words: Words) -> Exercise:
         "print(*[f'{u} {n}' for u, n in c], sep='\\n')"
     )
     return Exercise(
-        f"The last column of {name}.log is a user. {what}, separated by a space, belong into {target}"
+        f"The last column of {name}.log is a user. {request}, separated by a space, belong into {target}"
         f"{'' if level == 1 else ', most requests first, one user a line'}.",
         tree,
         lambda final: final.lines(target) == expected and final.unchanged(tree),
@@ -97,21 +97,21 @@ def csv_total(rng: random.Random, level: int, words: Words) -> Exercise:
     kinds = words.stems(3)
     rows = [(rng.choice(kinds), rng.randint(1, 99), rng.randint(1, 9)) for _ in range(8 + 4 * level)]
     rows += [(kind, 7, 2) for kind in kinds]
-    wanted = kinds[0]
+    selected_item = kinds[0]
     tree = {f"{name}.csv": file("item,price,count\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))}
     totals = {
         1: ("the sum of all prices", sum(b for _, b, _ in rows)),
-        2: (f"the sum of the prices of all rows with the item {wanted}", sum(b for a, b, _ in rows if a == wanted)),
+        2: (f"the sum of the prices of all rows with the item {selected_item}", sum(b for a, b, _ in rows if a == selected_item)),
         3: (
-            f"the sum of price times count of all rows with the item {wanted}",
-            sum(b * c for a, b, c in rows if a == wanted),
+            f"the sum of price times count of all rows with the item {selected_item}",
+            sum(b * c for a, b, c in rows if a == selected_item),
         ),
     }
     text, total = totals[level]
     value = "$2*$3" if level == 3 else "$2"
-    condition = f'$1=="{wanted}"' if level > 1 else "NR>1"
+    condition = f'$1=="{selected_item}"' if level > 1 else "NR>1"
     python_value = "int(r['price']) * int(r['count'])" if level == 3 else "int(r['price'])"
-    python_condition = f" if r['item'] == '{wanted}'" if level > 1 else ""
+    python_condition = f" if r['item'] == '{selected_item}'" if level > 1 else ""
     python = f"import csv; print(sum({python_value} for r in csv.DictReader(open('{name}.csv')){python_condition}))"
     wrong = "{s+=$3}END{print s}" if level == 1 else "{s+=$2}END{print s}" if level == 3 else "{s+=1}END{print s}"
     return Exercise(

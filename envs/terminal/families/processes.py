@@ -24,24 +24,24 @@ while True:
 def stop_process(rng: random.Random, level: int, words: Words) -> Exercise:
     script = words.stem()
     workers = words.stems(1 + level)
-    wanted = rng.choice(workers)
+    target = rng.choice(workers)
     tree = {f"{script}.sh": file(_WORKER, 0o755)}
     start = "\n".join(f"./{script}.sh {worker} > /dev/null 2>&1 & disown" for worker in workers)
     wait = " && ".join(f"test -s {worker}.pid" for worker in workers)
-    stop = {1: f"kill $(cat {wanted}.pid)", 2: f"kill -9 $(cat {wanted}.pid)"}[level]
+    stop = {1: f"kill $(cat {target}.pid)", 2: f"kill -9 $(cat {target}.pid)"}[level]
     lines = {worker: f"/bin/bash ./{script}.sh {worker}" for worker in workers}
 
     def check(final: Final) -> bool:
-        return {worker for worker in workers if lines[worker] in final.processes} == set(workers) - {wanted}
+        return {worker for worker in workers if lines[worker] in final.processes} == set(workers) - {target}
 
     return Exercise(
         f"Several copies of {script}.sh run in the background, each with its name as the argument and its process id in "
-        f"NAME.pid. Stop the one named {wanted}. The others go on.",
+        f"NAME.pid. Stop the one named {target}. The others go on.",
         tree,
         check,
         (stop, "sleep 0.1"),
-        (f"pkill -9 -f '{script}.sh {wanted}$'; sleep 0.1",),
-        (f"pkill -f {script}.sh; sleep 0.1; rm {wanted}.pid",),
+        (f"pkill -9 -f '{script}.sh {target}$'; sleep 0.1",),
+        (f"pkill -f {script}.sh; sleep 0.1; rm {target}.pid",),
         services=f"{start}\nuntil {wait}; do sleep 0.01; done",
     )
 

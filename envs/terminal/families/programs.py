@@ -44,7 +44,7 @@ FUNCTIONS = (
     Function("values", "the values in reverse order", "return values[::-1]", "[::-1]", "[::-2]",
              lambda values: list(reversed(values)), lambda rng: [_numbers(rng)]),
     Function("low, high", "the sum of all numbers from low to high, both included", "return sum(range(low, high + 1))",
-             "high + 1", "high", lambda low, high: (high - low + 1) * (low + high) // 2,
+             "high + 1", "high - 1", lambda low, high: (high - low + 1) * (low + high) // 2,
              lambda rng: [low := rng.randint(0, 9), low + rng.randint(1, 20)]),
     Function("text", "the number of vowels (aeiou) in a text", "return sum(text.count(c) for c in 'aeiou')", "'aeiou'", "'aeio'",
              lambda text: sum(c in "aeiou" for c in text), lambda rng: ["".join(rng.choices("abcdeiouu", k=9))]),
@@ -94,13 +94,13 @@ def mend_python(rng: random.Random, level: int, words: Words) -> Exercise:
     code = _source(name, function, faulty)
     if level == 2:
         code = f"def {other}(x):\n    return x\n\n\n{code}"
-    shown = function.draw(rng)
-    call = f"{name}({', '.join(map(repr, shown))})"
-    tests = f"from {module} import {name}\n\nassert {call} == {function.value(*shown)!r}\nprint('passed')\n"
+    example_arguments = function.draw(rng)
+    call = f"{name}({', '.join(map(repr, example_arguments))})"
+    tests = f"from {module} import {name}\n\nassert {call} == {function.value(*example_arguments)!r}\nprint('passed')\n"
     mended = code.replace(faulty.replace("\n", "\n    "), function.body.replace("\n", "\n    "))
     tree = {f"{module}.py": file(code), f"{test}.py": file(tests)}
     whole = f"cat > {module}.py <<'EOF'\n{mended}EOF"
-    quick = f"def {name}({function.arguments}):\n    return {function.value(*shown)!r}\n"
+    quick = f"def {name}({function.arguments}):\n    return {function.value(*example_arguments)!r}\n"
     return Exercise(
         f"The function {name} in {module}.py has a fault: it should return {function.purpose}. Mend it. {test}.py has one "
         "test; hidden tests decide.",
@@ -136,10 +136,10 @@ _SUMS = {
 @family("write-script", 3)
 def write_script(rng: random.Random, level: int, words: Words) -> Exercise:
     name = words.stem()
-    what, compute, code, other = _SUMS[level]
+    purpose, compute, code, other = _SUMS[level]
     cases = [[rng.randint(1, 99) for _ in range(rng.randint(2, 6))] for _ in range(6)]
     expected = "".join(f"{compute(case)}\n" for case in cases)
-    shown = cases[0]
+    example_arguments = cases[0]
     script = "#!/bin/sh\n"
 
     def check(final: Final) -> bool:
@@ -152,13 +152,13 @@ def write_script(rng: random.Random, level: int, words: Words) -> Exercise:
     def written(text: str) -> str:
         return f"cat > {name}.sh <<'EOF'\n{script}{text}\nEOF"
 
-    example = f"./{name}.sh {' '.join(map(str, shown))}"
+    example = f"./{name}.sh {' '.join(map(str, example_arguments))}"
     return Exercise(
-        f"Write an executable shell script {name}.sh that prints {what} of its arguments, which are whole numbers; "
-        f"{example} prints {compute(shown)}.",
+        f"Write an executable shell script {name}.sh that prints {purpose} of its arguments, which are whole numbers; "
+        f"{example} prints {compute(example_arguments)}.",
         {},
         check,
         (written(code), f"chmod +x {name}.sh", example),
         (f"printf '%s\\n' '#!/bin/bash' > {name}.sh; cat >> {name}.sh <<'EOF'\n{other}\nEOF\nchmod 755 {name}.sh",),
-        (written(f"echo {compute(shown)}"), f"chmod +x {name}.sh"),
+        (written(f"echo {compute(example_arguments)}"), f"chmod +x {name}.sh"),
     )

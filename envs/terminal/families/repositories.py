@@ -19,48 +19,48 @@ def _commit(message: str) -> str:
 @family("git-recover", 2, needs="git")
 def git_recover(rng: random.Random, level: int, words: Words) -> Exercise:
     stems = words.stems(4)
-    wanted = stems[0]
+    lost_file = stems[0]
     tree = {f"{stem}.txt": file(f"{sentence(rng, stems)}\n") for stem in stems}
     older = sentence(rng, stems)
-    text = tree[f"{wanted}.txt"].content.decode()
+    text = tree[f"{lost_file}.txt"].content.decode()
     steps = [_BEGIN, _commit("begin"), f"echo {stems[1]} >> {stems[2]}.txt", _commit("change")]
     if level == 2:
         steps += [
-            f"git rm -q {wanted}.txt",
+            f"git rm -q {lost_file}.txt",
             "git commit -q -m remove",
             f"echo {older} > {stems[3]}.txt",
             _commit("more"),
         ]
-        task = f"A commit removed {wanted}.txt. Bring it back into this folder with its last content."
-        commit = f"$(git rev-list -n 1 HEAD -- {wanted}.txt)^"
-        solution = (f"git checkout {commit} -- {wanted}.txt",)
-        second = (f"git log --format=%h -- {wanted}.txt", f"git show {commit}:{wanted}.txt > {wanted}.txt")
+        task = f"A commit removed {lost_file}.txt. Bring it back into this folder with its last content."
+        commit = f"$(git rev-list -n 1 HEAD -- {lost_file}.txt)^"
+        solution = (f"git checkout {commit} -- {lost_file}.txt",)
+        second = (f"git log --format=%h -- {lost_file}.txt", f"git show {commit}:{lost_file}.txt > {lost_file}.txt")
     else:
-        steps += [f"echo {older} > {wanted}.txt"]
-        task = f"Someone overwrote {wanted}.txt. Bring back the content of the last commit."
-        solution = (f"git checkout -- {wanted}.txt",)
-        second = (f"git show HEAD:{wanted}.txt > /tmp/f", f"cp /tmp/f {wanted}.txt")
+        steps += [f"echo {older} > {lost_file}.txt"]
+        task = f"Someone overwrote {lost_file}.txt. Bring back the content of the last commit."
+        solution = (f"git checkout -- {lost_file}.txt",)
+        second = (f"git show HEAD:{lost_file}.txt > /tmp/f", f"cp /tmp/f {lost_file}.txt")
     return Exercise(
         task,
         tree,
-        lambda final: final.text(f"{wanted}.txt") == text,
+        lambda final: final.text(f"{lost_file}.txt") == text,
         solution,
         second,
-        (f"cp {stems[1]}.txt {wanted}.txt", f"git add {wanted}.txt"),
+        (f"cp {stems[1]}.txt {lost_file}.txt", f"git add {lost_file}.txt"),
         "\n".join(steps),
     )
 
 
 @family("git-conflict", 2, needs="git")
 def git_conflict(rng: random.Random, level: int, words: Words) -> Exercise:
-    name, branch, mine, other, first = words.stems(5)
+    name, branch, main_line, other, first = words.stems(5)
     lines = words.stems(3)
     tree = {f"{name}.txt": file("".join(f"{line}\n" for line in lines))}
-    keep, lose = (mine, other) if level == 1 else (other, mine)
+    keep, lose = (main_line, other) if level == 1 else (other, main_line)
     steps = (
         *(_BEGIN, _commit("begin"), f"git checkout -q -b {branch}", f"sed -i 's/^{lines[1]}$/{other}/' {name}.txt"),
         *(f"echo {first} > {first}.txt", _commit(branch), "git checkout -q main"),
-        *(f"sed -i 's/^{lines[1]}$/{mine}/' {name}.txt", _commit("main"), f"git merge -q {branch} > /dev/null || true"),
+        *(f"sed -i 's/^{lines[1]}$/{main_line}/' {name}.txt", _commit("main"), f"git merge -q {branch} > /dev/null || true"),
     )
     expected = f"{lines[0]}\n{keep}\n{lines[2]}\n"
     side = "ours" if level == 1 else "theirs"

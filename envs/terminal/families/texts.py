@@ -14,9 +14,9 @@ from gagpo.envs.terminal.tree import file
 @family("count-lines", 3)
 def count_lines(rng: random.Random, level: int, words: Words) -> Exercise:
     name, word, answer_file = words.stem(), words.stem(), words.stem()
-    others = words.stems(4)
-    lines = [sentence(rng, [*others, word], 3) for _ in range(8 + 4 * level)]
-    lines += [f"{word} {word} {word}", f"{others[1]}{word}x {others[2]}", others[3]]
+    fillers = words.stems(4)
+    lines = [sentence(rng, [*fillers, word], 3) for _ in range(8 + 4 * level)]
+    lines += [f"{word} {word} {word}", f"{fillers[1]}{word}x {fillers[2]}", fillers[3]]
     rng.shuffle(lines)
     tree = {f"{name}.txt": file("\n".join(lines) + "\n")}
     if level == 1:
@@ -205,14 +205,14 @@ def most_frequent(rng: random.Random, level: int, words: Words) -> Exercise:
     ranking = [word for word, _ in Counter(drawn).most_common()]
     count = 1 if level == 1 else 3
     expected = ranking[:count]
-    what = "most frequent word" if level == 1 else "three most frequent words, most frequent first, one a line,"
+    request = "most frequent word" if level == 1 else "three most frequent words, most frequent first, one a line,"
     count_words = f"tr -s ' ' '\\n' < {name}.txt | sort | uniq -c | sort -n"
     python = (
         f"import collections; print(*[w for w, _ in collections.Counter(open('{name}.txt').read().split())"
         f".most_common({count})], sep='\\n')"
     )
     return Exercise(
-        f"Write the {what} of {name}.txt into {target}.txt.",
+        f"Write the {request} of {name}.txt into {target}.txt.",
         tree,
         lambda final: final.lines(f"{target}.txt") == expected and final.unchanged(tree),
         (f"{count_words} -r | head -{count} | awk '{{print $2}}' > {target}.txt",),

@@ -1,0 +1,94 @@
+"""Of every family: the untouched tree fails, two solutions pass, and a wrong one fails."""
+
+import shutil
+
+import pytest
+
+from gagpo.envs.tasks import UnknownTask
+from gagpo.envs.terminal.exercise import PREPARE_SECONDS, judge, prepared_tree
+from gagpo.envs.terminal.families.family import FAMILIES
+from gagpo.envs.terminal.families.words import _STEMS
+from gagpo.envs.terminal.generate import HELD_OUT, SPLITS, exercise, families_of, generate_tasks
+
+LEVELS = [(name, level) for name, kind in FAMILIES.items() for level in range(1, kind.levels + 1)]
+
+
+def task_id(name, level, number=0, seed=0):
+    return f"{name}-{level}-{'unseen' if name in HELD_OUT else 'train'}-{number:06}-{seed}"
+
+
+def verdict(sandbox, task, commands):
+    """Whether the commands solve the task, and those that failed."""
+    sandbox.start(prepared_tree(sandbox, task))
+    if task.services:
+        assert sandbox.run(task.services, PREPARE_SECONDS).status == 0
+    failures = []
+    for command in commands:
+        result = sandbox.run(command, 10.0)
+        if result.status != 0 or result.restarted:
+            failures.append((command, result.status, result.errors.text()))
+    return judge(sandbox, task.check), failures
+
+
+@pytest.mark.parametrize(("name", "level"), LEVELS)
+def test_solutions_pass_and_wrong_ones_fail(sandbox, name, level):
+    if FAMILIES[name].needs and not shutil.which(FAMILIES[name].needs):
+        pytest.skip(f"{FAMILIES[name].needs} is not installed")
+    task = exercise(task_id(name, level, number=level))
+    assert verdict(sandbox, task, ()) == (False, [])
+    assert verdict(sandbox, task, task.solution) == (True, [])
+    assert verdict(sandbox, task, task.second) == (True, [])
+    assert not verdict(sandbox, task, task.wrong)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "level"), LEVELS)
+def test_many_tasks_of_a_family(sandbox, name, level):
+    for number in range(10, 16):
+        task = exercise(task_id(name, level, number, seed=1))
+        verdicts = [verdict(sandbox, task, commands) for commands in ((), task.solution, task.second)]
+        assert verdicts == [(False, []), (True, []), (True, [])], task.text
+        assert not verdict(sandbox, task, task.wrong)[0], task.text
+
+
+def test_there_are_enough_families_and_tasks():
+    assert len(FAMILIES) >= 20
+    tasks = generate_tasks("train", 100_000, "all", (1, 2, 3), 0)
+    assert len(tasks) == 100_000
+    assert exercise(tasks.ids[-1]).text
+
+
+def test_a_task_is_made_from_its_id_alone():
+    first = exercise("set-json-2-train-000007-3")
+    exercise.cache_clear()
+    second = exercise("set-json-2-train-000007-3")
+    assert first is not second
+    assert (first.text, first.tree, first.solution) == (second.text, second.tree, second.solution)
+
+
+@pytest.mark.parametrize("name", ["set-json-2-train-7", "nothing-1-train-000000-0", "set-json-x-train-000000-0", "", "-" * 9])
+def test_other_ids_are_unknown(name):
+    with pytest.raises(UnknownTask, match="no generated task"):
+        exercise(name)
+
+
+def test_texts_differ_within_and_between_splits():
+    texts = {}
+    for split in SPLITS:
+        tasks = generate_tasks(split, 300, "all", (1, 2, 3), 0)
+        texts[split] = {(exercise(name).text, repr(sorted(exercise(name).tree.items()))) for name in tasks.ids}
+        assert len(texts[split]) >= 295, split
+    assert not texts["train"] & (texts["test"] | texts["validation"] | texts["unseen"])
+
+
+def test_splits_share_no_word():
+    stems = [set(text.split()) for text in _STEMS.values()]
+    assert sum(map(len, stems)) == len(set.union(*stems))
+
+
+def test_held_out_families_are_in_no_other_split():
+    names = {split: {kind.name for kind in families_of("all", split)} for split in SPLITS}
+    assert names["unseen"] == set(HELD_OUT)
+    assert names["train"] == names["test"] == set(FAMILIES) - set(HELD_OUT)
+    assert [kind.name for kind in families_of("set-env", "train")] == ["set-env"]
+    assert {kind.name for kind in families_of(["set-env"], "unseen")} == set(HELD_OUT)
