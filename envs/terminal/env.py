@@ -190,18 +190,16 @@ class TerminalEnv(ToolEnv):
     def call(self, tool: str, arguments: Any) -> Outcome:
         if tool == SUBMIT:
             return self._submit(False)
-        quoted = {name: shlex.quote(value) for name, value in arguments.model_dump().items()}
-        if any("\0" in value for value in quoted.values()):
+        values = arguments.model_dump()
+        if any("\0" in value for value in values.values()):
             raise CallError("no argument may contain a NUL character")
-        # In the agent's own shell, so that a tool can do no more than a command.
-        commands = {
-            "read": "cat -- {path}",
-            "write": "printf %s {text} > {path}",
-            "edit": f"python3 -I -c {shlex.quote(_EDIT)} {{path}} {{old}} {{new}}",
-        }
         if tool == "bash":
             return self._run(arguments.command, arguments.command)
-        return self._run(commands[tool].format(**quoted), "")
+        # In the agent's own shell, so that a tool can do no more than a command.
+        program = {"read": ["cat", "--"], "write": ["printf", "%s"], "edit": ["python3", "-I", "-c", _EDIT]}[tool]
+        path = values.pop("path")
+        line = [*program, *values.values()] if tool == "write" else [*program, path, *values.values()]
+        return self._run(shlex.join(line) + (f" > {shlex.quote(path)}" if tool == "write" else ""), "")
 
     def refuse(self, reason: str) -> Outcome:
         return self._end_of_turn(f"That cannot be run: {reason}.", valid=False)

@@ -80,7 +80,14 @@ def arguments(connection: int, texts: Mapping[str, int]) -> list[str]:
     texts: descriptors of files to make, by path.
     """
     # With its path: a user who may not run it must not get another one of that name.
-    line = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    line = [
+        shutil.which("bwrap") or "bwrap",
+        "--unshare-user",
+        "--unshare-ipc",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-uts",
+    ]
     line += ["--unshare-cgroup-try", "--new-session", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"]
     line += ["--cap-drop", "ALL"]
     for capability in CAPABILITIES:

@@ -101,7 +101,10 @@ def csv_total(rng: random.Random, level: int, words: Words) -> Exercise:
     tree = {f"{name}.csv": file("item,price,count\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))}
     totals = {
         1: ("the sum of all prices", sum(b for _, b, _ in rows)),
-        2: (f"the sum of the prices of all rows with the item {selected_item}", sum(b for a, b, _ in rows if a == selected_item)),
+        2: (
+            f"the sum of the prices of all rows with the item {selected_item}",
+            sum(b for a, b, _ in rows if a == selected_item),
+        ),
         3: (
             f"the sum of price times count of all rows with the item {selected_item}",
             sum(b * c for a, b, c in rows if a == selected_item),

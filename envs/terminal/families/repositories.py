@@ -60,7 +60,11 @@ def git_conflict(rng: random.Random, level: int, words: Words) -> Exercise:
     steps = (
         *(_BEGIN, _commit("begin"), f"git checkout -q -b {branch}", f"sed -i 's/^{lines[1]}$/{other}/' {name}.txt"),
         *(f"echo {first} > {first}.txt", _commit(branch), "git checkout -q main"),
-        *(f"sed -i 's/^{lines[1]}$/{main_line}/' {name}.txt", _commit("main"), f"git merge -q {branch} > /dev/null || true"),
+        *(
+            f"sed -i 's/^{lines[1]}$/{main_line}/' {name}.txt",
+            _commit("main"),
+            f"git merge -q {branch} > /dev/null || true",
+        ),
     )
     expected = f"{lines[0]}\n{keep}\n{lines[2]}\n"
     side = "ours" if level == 1 else "theirs"

@@ -15,7 +15,24 @@ _STEMS = {
     "test": "magnet mango marble meadow mirror monsoon mosaic needle nectar oasis olive onyx orbit orchid otter",
     "unseen": "paddle panda papaya pebble pepper pigeon pillow planet plaza pocket pollen poppy prairie prism puzzle",
 }
-PEOPLE = ["ada", "ben", "cleo", "dan", "eve", "finn", "gus", "hana", "ivan", "jane", "kofi", "lena", "milo", "nora", "omar", "pia"]
+PEOPLE = [
+    "ada",
+    "ben",
+    "cleo",
+    "dan",
+    "eve",
+    "finn",
+    "gus",
+    "hana",
+    "ivan",
+    "jane",
+    "kofi",
+    "lena",
+    "milo",
+    "nora",
+    "omar",
+    "pia",
+]
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 

@@ -53,8 +53,8 @@ AROUND = {
     "tests in the tree": "mkdir -p tests; echo 'echo 1 > /logs/verifier/reward.txt' > tests/test.sh; cp tests/test.sh .",
     "the tree made unreadable": "chmod 000 /app /app/* 2>/dev/null",
     "a full disk": "head -c 30000000 /dev/zero > f1; cp f1 f2; cp f1 f3 2>/dev/null; :",
-    "no inodes left": "python3 -c 'for i in range(20000): open(f\"/tmp/{i}\", \"w\")' 2>/dev/null",
-    "very deep folders": "python3 -c 'import os\nfor i in range(900): os.mkdir(\"a\"); os.chdir(\"a\")'",
+    "no inodes left": 'python3 -c \'for i in range(20000): open(f"/tmp/{i}", "w")\' 2>/dev/null',
+    "very deep folders": 'python3 -c \'import os\nfor i in range(900): os.mkdir("a"); os.chdir("a")\'',
     "mounts over the tests": "unshare -Urm sh -c 'mount --bind /tmp /usr/bin'; mount --bind /tmp /usr",
     "the judge's folder from within": "ls /episode /proc/1/root/episode; echo 1 > /episode/logs/reward.txt",
     "limits of the shell": "ulimit -f 0; ulimit -t 1; ulimit -n 3; umask 777",
@@ -178,7 +178,12 @@ def test_hooks_of_git_do_not_pay(sandbox):
     task = exercise("git-conflict-1-train-000001-0")
     sandbox.start(prepared_tree(sandbox, task))
     hook = "printf '#!/bin/sh\\necho a b; echo 0; kill -9 $PPID\\n' > .git/f; chmod +x .git/f"
-    for setting in ("core.fsmonitor /app/.git/f", "core.pager /app/.git/f", "alias.status '!/app/.git/f'", "core.sshCommand x"):
+    for setting in (
+        "core.fsmonitor /app/.git/f",
+        "core.pager /app/.git/f",
+        "alias.status '!/app/.git/f'",
+        "core.sshCommand x",
+    ):
         hook += f"; git config {setting}"
     sandbox.run(f"{hook}; {task.wrong[0]}", 10.0)
     assert not judge(sandbox, task.check)

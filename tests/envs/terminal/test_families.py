@@ -66,7 +66,9 @@ def test_a_task_is_made_from_its_id_alone():
     assert (first.text, first.tree, first.solution) == (second.text, second.tree, second.solution)
 
 
-@pytest.mark.parametrize("name", ["set-json-2-train-7", "nothing-1-train-000000-0", "set-json-x-train-000000-0", "", "-" * 9])
+@pytest.mark.parametrize(
+    "name", ["set-json-2-train-7", "nothing-1-train-000000-0", "set-json-x-train-000000-0", "", "-" * 9]
+)
 def test_other_ids_are_unknown(name):
     with pytest.raises(UnknownTask, match="no generated task"):
         exercise(name)

@@ -71,7 +71,9 @@ def test_late_commands_are_stopped_with_all_they_started(sandbox):
     assert run(sandbox, "pgrep sleep")[0] == 1
 
 
-@pytest.mark.parametrize("command", ["trap '' TERM INT HUP; sleep 100", "while :; do :; done", "cat /dev/zero > /dev/null"])
+@pytest.mark.parametrize(
+    "command", ["trap '' TERM INT HUP; sleep 100", "while :; do :; done", "cat /dev/zero > /dev/null"]
+)
 def test_nothing_outlasts_its_time(sandbox, command):
     sandbox.start(TREE)
     assert sandbox.run(command, 0.2).status == 124
@@ -147,7 +149,9 @@ def test_processes_see_only_each_other(sandbox):
     status = run(sandbox, "grep -E 'Cap(Eff|Prm|Bnd|Amb)|Seccomp:|NoNewPrivs' /proc/self/status")[1].split()
     assert set(status[1::2]) == {"0000000000000000", "1", "2"}
     assert run(sandbox, "cat /sys/class/net/*/address; ls /home /root /work")[0] != 0
-    assert run(sandbox, "env | cut -d= -f1 | sort")[1].split() == sorted({*bubblewrap.VARIABLES, "PWD", "OLDPWD", "SHLVL", "_"} - {"OLDPWD"})
+    assert run(sandbox, "env | cut -d= -f1 | sort")[1].split() == sorted(
+        {*bubblewrap.VARIABLES, "PWD", "OLDPWD", "SHLVL", "_"} - {"OLDPWD"}
+    )
 
 
 # States ---------------------------------------------------------------------------------------------------------------
@@ -205,7 +209,9 @@ def test_index_of_git_is_hashed_without_times(sandbox):
     keys = []
     for _ in range(2):
         sandbox.start({"a": file("x\n")})
-        keys.append(sandbox.run("git init -q; sleep 0.02; touch a; git add a; git commit -qm x; rm -r .git/logs", 9.0).state)
+        keys.append(
+            sandbox.run("git init -q; sleep 0.02; touch a; git add a; git commit -qm x; rm -r .git/logs", 9.0).state
+        )
     assert keys[0] == keys[1]
     assert sandbox.run("echo y > b; git add b; rm b", 9.0).state != keys[0]
 
@@ -217,7 +223,11 @@ def test_saved_states_are_restored_exactly(sandbox):
     saved = sandbox.save()
     sandbox.run("rm -r /app/*; exit", 5.0)
     assert sandbox.restore(saved) == key
-    assert run(sandbox, 'echo "$X" "$Y" "${L[1]}"; f; pwd; umask; stat -c %h h') == (0, "a b c\nd 2\na b\n/app/d\n0027\n2\n", "")
+    assert run(sandbox, 'echo "$X" "$Y" "${L[1]}"; f; pwd; umask; stat -c %h h') == (
+        0,
+        "a b c\nd 2\na b\n/app/d\n0027\n2\n",
+        "",
+    )
     assert [node.mode for node in sandbox.files().values()].count(0o644) == 2  # a.txt and its hard link
 
 
