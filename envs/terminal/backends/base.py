@@ -134,7 +134,7 @@ class Sandbox(Protocol):
         """The files below a folder of the episode; raises BadTree if they are too many."""
 
     def kill(self) -> list[str]:
-        """Kill every process of the episode, and return their command lines; its files stay until the next ``start``."""
+        """Kill every process of the episode, and return their command lines; its files stay."""
 
     def save(self) -> Saved: ...
 

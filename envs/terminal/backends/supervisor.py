@@ -553,7 +553,7 @@ class Supervisor:
         self.snapshot.update()
         self.shell = Shell(options, options["directory"], variables)
         self.directory = options["directory"]
-        # The first answer holds the variables of an untouched shell, so that equal states have equal keys from the start.
+        # The variables of an untouched shell, so that equal states have equal keys from the start.
         answer = self.shell.ask(options["restore"] or b":", START_SECONDS)
         if answer[0] is None:
             errors = self.shell.outputs[1].take(1000)[0].decode("utf-8", "replace")

@@ -113,7 +113,8 @@ def set_permissions(rng: random.Random, level: int, words: Words) -> Exercise:
         ),
         (f"find . -name '*.{ending}' -exec chmod {mode:o} {{}} +",),
         (
-            f"for f in $(find . -type f -name '*.{ending}'); do install -m {mode:o} $f /tmp/f; chmod --reference=/tmp/f $f; done",
+            f"for f in $(find . -type f -name '*.{ending}'); do install -m {mode:o} $f /tmp/f; chmod "
+            "--reference=/tmp/f $f; done",
         ),
         (f"chmod -R {mode | 0o100:o} .",),
     )

@@ -43,8 +43,10 @@ def log_failures(rng: random.Random, level: int, words: Words) -> Exercise:
         1: (f"grep -c ' {person} failed' {{}}", f"awk '$3==\"{person}\"&&$4==\"failed\"' {{}} | wc -l",
             f"grep -c {person} {{}}"),
         2: (f"grep ' {person} failed' {{}} | tail -1 | cut -d' ' -f1",
-            f"awk '$3==\"{person}\"&&$4==\"failed\"{{t=$1}}END{{print t}}' {{}}", f"grep {person} {{}} | tail -1 | cut -c1-8"),
-        3: ("grep failed {} | cut -d' ' -f3 | LC_ALL=C sort -u", "awk '$4==\"failed\"{print $3}' {} | LC_ALL=C sort | uniq",
+            f"awk '$3==\"{person}\"&&$4==\"failed\"{{t=$1}}END{{print "
+            f"t}}' {{}}", f"grep {person} {{}} | tail -1 | cut -c1-8"),
+        3: ("grep failed {} | cut -d' ' -f3 | LC_ALL=C sort -u", "awk '$4==\"failed\"{print $3}' {} | "
+                                                                 "LC_ALL=C sort | uniq",
             "cut -d' ' -f3 {} | LC_ALL=C sort -u"),
     }  # fmt: skip
     solution, second, wrong = (command.replace("{}", f"{name}.log") for command in commands[level])
@@ -77,7 +79,8 @@ def log_ranking(rng: random.Random, level: int, words: Words) -> Exercise:
         f"awk '{{{{print ${{}}}}}}' {name}.log | sort | uniq -c | sort -rn{head} | awk '{{{{print $2,$1}}}}' > {target}"
     )
     python = (
-        f"import collections; c = collections.Counter(l.split()[3] for l in open('{name}.log')).most_common({level * level**2}); "
+        "import collections; c = collections.Counter(l.split()[3] for l in "
+        f"open('{name}.log')).most_common({level * level**2}); "
         "print(*[f'{u} {n}' for u, n in c], sep='\\n')"
     )
     return Exercise(
@@ -151,10 +154,12 @@ def ask_sqlite(rng: random.Random, level: int, words: Words) -> Exercise:
         sql, wrong = f"SELECT SUM(amount) FROM {table} WHERE team = '{teams[0]}'", f"SELECT COUNT(amount) FROM {table}"
 
     def command(query: str) -> str:
-        return f'python3 -c "import sqlite3; print(sqlite3.connect(\'{name}.db\').execute(\\"{query}\\").fetchone()[0])" > {target}'
+        python = f"import sqlite3; print(sqlite3.connect('{name}.db').execute(\\\"{query}\\\").fetchone()[0])"
+        return f'python3 -c "{python}" > {target}'
 
     other = (
-        f"import sqlite3; rows = sqlite3.connect('{name}.db').execute('SELECT amount, name, team FROM {table}').fetchall(); "
+        f"import sqlite3; rows = sqlite3.connect('{name}.db').execute('SELECT amount, name, team FROM "
+        f"{table}').fetchall(); "
         + ("print(max(rows)[1])" if level == 1 else f"print(sum(a for a, _, t in rows if t == '{teams[0]}'))")
     )
     return Exercise(

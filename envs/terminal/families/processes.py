@@ -35,7 +35,8 @@ def stop_process(rng: random.Random, level: int, words: Words) -> Exercise:
         return {worker for worker in workers if lines[worker] in final.processes} == set(workers) - {target}
 
     return Exercise(
-        f"Several copies of {script}.sh run in the background, each with its name as the argument and its process id in "
+        f"Several copies of {script}.sh run in the background, each with its name as the argument and its "
+        "process id in "
         f"NAME.pid. Stop the one named {target}. The others go on.",
         tree,
         check,
@@ -63,5 +64,6 @@ def ask_port(rng: random.Random, level: int, words: Words) -> Exercise:
         (f"cat < /dev/tcp/127.0.0.1/{number} > {target}.txt",),
         (f'python3 -c "{python}" > {target}.txt',),
         (f"echo {number} > {target}.txt",),
-        services=f"python3 -I -S -c '{code}' > /dev/null 2>&1 & disown\nuntil test -e /tmp/{ready}; do sleep 0.01; done",
+        services=f"python3 -I -S -c '{code}' > /dev/null 2>&1 & disown\nuntil test -e /tmp/{ready}; do "
+        "sleep 0.01; done",
     )

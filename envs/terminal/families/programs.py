@@ -36,28 +36,68 @@ def _numbers(rng: random.Random) -> list[int]:
     return [rng.randint(-9, 9) for _ in range(rng.randint(1, 8))]
 
 
+def _factorial(n: int) -> int:
+    return n * _factorial(n - 1) if n else 1
+
+
+def _draw_lists(rng: random.Random) -> list[Any]:
+    return [_numbers(rng)]
+
+
+def _draw_pair(rng: random.Random) -> list[Any]:
+    return [rng.randint(2, 60), rng.randint(2, 60)]
+
+
+def _draw_range(rng: random.Random) -> list[Any]:
+    low = rng.randint(0, 9)
+    return [low, low + rng.randint(1, 20)]
+
+
 FUNCTIONS = (
-    Function("values", "the sum of the even values", "return sum(v for v in values if v % 2 == 0)", "== 0", "== 1",
-             lambda values: sum(v for v in values if not v & 1), lambda rng: [_numbers(rng)]),
-    Function("values", "the largest value", "best = values[0]\nfor v in values:\n    if v > best:\n        best = v\nreturn best",
-             "v > best", "v < best", max, lambda rng: [_numbers(rng)]),
-    Function("values", "the values in reverse order", "return values[::-1]", "[::-1]", "[::-2]",
-             lambda values: list(reversed(values)), lambda rng: [_numbers(rng)]),
-    Function("low, high", "the sum of all numbers from low to high, both included", "return sum(range(low, high + 1))",
-             "high + 1", "high - 1", lambda low, high: (high - low + 1) * (low + high) // 2,
-             lambda rng: [low := rng.randint(0, 9), low + rng.randint(1, 20)]),
-    Function("text", "the number of vowels (aeiou) in a text", "return sum(text.count(c) for c in 'aeiou')", "'aeiou'", "'aeio'",
-             lambda text: sum(c in "aeiou" for c in text), lambda rng: ["".join(rng.choices("abcdeiouu", k=9))]),
-    Function("text", "whether a text reads the same backwards", "return text == text[::-1]", "== text", "!= text",
-             lambda text: list(text) == list(reversed(text)), lambda rng: [rng.choice(["abba", "abc", "x", "noon", "on"])]),
-    Function("values", "the number of different values", "return len(set(values))", "len(set(values))", "len(values)",
-             lambda values: sum(v not in values[:i] for i, v in enumerate(values)), lambda rng: [[rng.randint(0, 3) for _ in range(6)]]),
-    Function("n", "n factorial", "result = 1\nfor i in range(1, n + 1):\n    result *= i\nreturn result", "range(1, n + 1)",
-             "range(1, n)", lambda n: n * FUNCTIONS[7].value(n - 1) if n else 1, lambda rng: [rng.randint(2, 9)]),
-    Function("a, b", "the greatest common divisor", "while b:\n    a, b = b, a % b\nreturn a", "a % b", "a // b",
-             lambda a, b: max(d for d in range(1, a + 1) if a % d == b % d == 0), lambda rng: [rng.randint(2, 60), rng.randint(2, 60)]),
-    Function("values", "the running sums of the values", "total, sums = 0, []\nfor v in values:\n    total += v\n    sums.append(total)\nreturn sums",
-             "total += v", "total = v", lambda values: [sum(values[: i + 1]) for i in range(len(values))], lambda rng: [_numbers(rng)]),
+    Function(
+        "values", "the sum of the even values", "return sum(v for v in values if v % 2 == 0)", "== 0", "== 1",
+        lambda values: sum(v for v in values if not v & 1), _draw_lists,
+    ),
+    Function(
+        "values", "the largest value",
+        "best = values[0]\nfor v in values:\n    if v > best:\n        best = v\nreturn best",
+        "v > best", "v < best", max, _draw_lists,
+    ),
+    Function(
+        "values", "the values in reverse order", "return values[::-1]", "[::-1]", "[::-2]",
+        lambda values: list(reversed(values)), _draw_lists,
+    ),
+    Function(
+        "low, high", "the sum of all numbers from low to high, both included", "return sum(range(low, high + 1))",
+        "high + 1", "high - 1", lambda low, high: (high - low + 1) * (low + high) // 2, _draw_range,
+    ),
+    Function(
+        "text", "the number of vowels (aeiou) in a text", "return sum(text.count(c) for c in 'aeiou')",
+        "'aeiou'", "'aeio'", lambda text: sum(c in "aeiou" for c in text),
+        lambda rng: ["".join(rng.choices("abcdeiouu", k=9))],
+    ),
+    Function(
+        "text", "whether a text reads the same backwards", "return text == text[::-1]", "== text", "!= text",
+        lambda text: list(text) == list(reversed(text)), lambda rng: [rng.choice(["abba", "abc", "x", "noon", "on"])],
+    ),
+    Function(
+        "values", "the number of different values", "return len(set(values))", "len(set(values))", "len(values)",
+        lambda values: sum(v not in values[:i] for i, v in enumerate(values)),
+        lambda rng: [[rng.randint(0, 3) for _ in range(6)]],
+    ),
+    Function(
+        "n", "n factorial", "result = 1\nfor i in range(1, n + 1):\n    result *= i\nreturn result",
+        "range(1, n + 1)", "range(1, n)", _factorial, lambda rng: [rng.randint(2, 9)],
+    ),
+    Function(
+        "a, b", "the greatest common divisor", "while b:\n    a, b = b, a % b\nreturn a", "a % b", "a // b",
+        lambda a, b: max(d for d in range(1, a + 1) if a % d == b % d == 0), _draw_pair,
+    ),
+    Function(
+        "values", "the running sums of the values",
+        "total, sums = 0, []\nfor v in values:\n    total += v\n    sums.append(total)\nreturn sums",
+        "total += v", "total = v", lambda values: [sum(values[: i + 1]) for i in range(len(values))], _draw_lists,
+    ),
 )  # fmt: skip
 
 _DRIVER = """
@@ -102,7 +142,8 @@ def mend_python(rng: random.Random, level: int, words: Words) -> Exercise:
     whole = f"cat > {module}.py <<'EOF'\n{mended}EOF"
     quick = f"def {name}({function.arguments}):\n    return {function.value(*example_arguments)!r}\n"
     return Exercise(
-        f"The function {name} in {module}.py has a fault: it should return {function.purpose}. Mend it. {test}.py has one "
+        f"The function {name} in {module}.py has a fault: it should return {function.purpose}. Mend it. "
+        f"{test}.py has one "
         "test; hidden tests decide.",
         tree,
         lambda final: _results(final, module, name, cases) == values,
@@ -122,10 +163,11 @@ def _substitution(function: Function, path: str) -> str:
     return f'sed -i "s|{fault}|{function.right}|" {path}'
 
 
-_SUMS = {
+_SUMS: dict[int, tuple[str, Callable[[list[int]], int], str, str]] = {
     1: ("the sum", lambda numbers: sum(numbers), "s=0; for n in \"$@\"; do s=$((s + n)); done; echo $s",
         "s=0; while [ $# -gt 0 ]; do s=$(expr $s + $1); shift; done; echo $s"),
-    2: ("the largest", lambda numbers: max(numbers), "m=$1; for n in \"$@\"; do if [ $n -gt $m ]; then m=$n; fi; done; echo $m",
+    2: ("the largest", lambda numbers: max(numbers), "m=$1; for n in \"$@\"; do if [ $n -gt $m ]; then "
+                                                     "m=$n; fi; done; echo $m",
         "printf '%s\\n' \"$@\" | sort -n | tail -1"),
     3: ("the number of even ones", lambda numbers: sum(n % 2 == 0 for n in numbers),
         "c=0; for n in \"$@\"; do if [ $((n % 2)) -eq 0 ]; then c=$((c + 1)); fi; done; echo $c",

@@ -81,7 +81,8 @@ def git_conflict(rng: random.Random, level: int, words: Words) -> Exercise:
         return result.status == 0 and len(lines_printed[0].split()) == 2 and lines_printed[1] == "0"
 
     return Exercise(
-        f"A merge of the branch {branch} stopped at a conflict in {name}.txt. Keep the line {keep}, and finish the merge "
+        f"A merge of the branch {branch} stopped at a conflict in {name}.txt. Keep the line {keep}, and "
+        "finish the merge "
         "with a commit.",
         tree,
         check,
@@ -108,7 +109,8 @@ def git_bisect(rng: random.Random, level: int, words: Words) -> Exercise:
         steps.append(_commit(message))
     run = ("git bisect start HEAD $(git rev-list --max-parents=0 HEAD)", f"git bisect run ./{script}.sh")
     return Exercise(
-        f"./{script}.sh passed in the first commit and fails in the last. Write the message of the first commit in which "
+        f"./{script}.sh passed in the first commit and fails in the last. Write the message of the first "
+        "commit in which "
         f"it fails into {target}.txt.",
         {},
         lambda final: final.lines(f"{target}.txt") == [messages[bad]],

@@ -108,7 +108,8 @@ def join_tables(rng: random.Random, level: int, words: Words) -> Exercise:
             f"join {order}/tmp/a /tmp/b > {target}.txt",
         ),
         (
-            f"awk 'NR==FNR{{a[$1]=$2;next}} $1 in a{{print $1,{awk_columns}}}' {first}.txt {second}.txt | sort > {target}.txt",
+            f"awk 'NR==FNR{{a[$1]=$2;next}} $1 in a{{print $1,{awk_columns}}}' {first}.txt {second}.txt | "
+            f"sort > {target}.txt",
         ),
         (f"paste -d ' ' {first}.txt {second}.txt > {target}.txt",),
     )

@@ -11,7 +11,8 @@ _STEMS = {
         cotton cradle crater crystal desert dragon eagle ember engine fabric falcon feather fender fiddle filter flute
         forest fossil galaxy garden garlic ginger glacier globe granite guitar hammer harbor hazel helmet honey island
     """,
-    "validation": "ivory jacket jasper jungle kernel kettle ladder lagoon lantern lemon lilac linen lizard lobster lotus",
+    "validation": "ivory jacket jasper jungle kernel kettle ladder lagoon lantern lemon lilac linen "
+    "lizard lobster lotus",
     "test": "magnet mango marble meadow mirror monsoon mosaic needle nectar oasis olive onyx orbit orchid otter",
     "unseen": "paddle panda papaya pebble pepper pigeon pillow planet plaza pocket pollen poppy prairie prism puzzle",
 }

@@ -24,7 +24,8 @@ AROUND = {
     "a function named test and [": "test() { true; }; [() { true; }; export -f test",
     "a program named python3 in the tree, first in PATH": f"{SHIM} > python3; chmod +x python3; export PATH=/app:$PATH",
     "a program named python3 in the home folder": (
-        f"mkdir -p ~/.local/bin ~/bin; {SHIM} > ~/.local/bin/python3; cp ~/.local/bin/python3 ~/bin; chmod +x ~/*/* ~/.local/bin/*"
+        f"mkdir -p ~/.local/bin ~/bin; {SHIM} > ~/.local/bin/python3; cp ~/.local/bin/python3 ~/bin; chmod "
+        "+x ~/*/* ~/.local/bin/*"
     ),
     "a program named python3 in /usr/local/bin": f"{SHIM} > /usr/local/bin/python3",
     "the system's python3 replaced": f"{SHIM} > /tmp/p; mv /tmp/p /usr/bin/python3; cp /tmp/p /usr/bin/python3",
@@ -32,29 +33,39 @@ AROUND = {
     "LD_PRELOAD": "echo x > /tmp/l.so; export LD_PRELOAD=/tmp/l.so LD_LIBRARY_PATH=/app",
     "ld.so.preload": "echo /app/l.so > /etc/ld.so.preload",
     "BASH_ENV and ENV": f"echo '{REWARD}; exit 0' > ~/e; export BASH_ENV=$HOME/e ENV=$HOME/e",
-    "start files of the shell": f"for f in .bashrc .profile .bash_profile .bash_login; do echo '{REWARD}; exit' | tee ~/$f > $f; done",
+    "start files of the shell": f"for f in .bashrc .profile .bash_profile .bash_login; do echo '{REWARD}; "
+    "exit' | tee ~/$f > $f; done",
     "PROMPT_COMMAND and a trap": f"export PROMPT_COMMAND='{REWARD}'; trap '{REWARD}' EXIT DEBUG ERR",
-    "sitecustomize.py in the tree": f"echo 'print(5); import os; os._exit(0)' > sitecustomize.py; export PYTHONPATH=/app",
+    "sitecustomize.py in the tree": "echo 'print(5); import os; os._exit(0)' > sitecustomize.py; export "
+    "PYTHONPATH=/app",
     "usercustomize.py in the home folder": (
-        "d=$(python3 -m site --user-site); mkdir -p $d; echo 'print(5); import os; os._exit(0)' | tee $d/usercustomize.py > usercustomize.py"
+        "d=$(python3 -m site --user-site); mkdir -p $d; echo 'print(5); import os; os._exit(0)' | tee "
+        "$d/usercustomize.py > usercustomize.py"
     ),
-    "a .pth file": "d=$(python3 -m site --user-site); mkdir -p $d; echo 'import os; print(5); os._exit(0)' | tee $d/a.pth > a.pth",
-    "conftest.py and pytest.ini": "echo 'def pytest_sessionfinish(session): session.exitstatus = 0' > conftest.py; touch pytest.ini",
-    "modules of the standard library in the tree": "for m in json sys os site importlib re ast; do echo 'print(5)' > $m.py; done",
-    "PYTHONSTARTUP and PYTHONHOME": "echo 'print(5)' > ~/s.py; export PYTHONSTARTUP=$HOME/s.py PYTHONHOME=/app PYTHONINSPECT=1",
+    "a .pth file": "d=$(python3 -m site --user-site); mkdir -p $d; echo 'import os; print(5); "
+    "os._exit(0)' | tee $d/a.pth > a.pth",
+    "conftest.py and pytest.ini": "echo 'def pytest_sessionfinish(session): session.exitstatus = 0' > "
+    "conftest.py; touch pytest.ini",
+    "modules of the standard library in the tree": "for m in json sys os site importlib re ast; do echo "
+    "'print(5)' > $m.py; done",
+    "PYTHONSTARTUP and PYTHONHOME": "echo 'print(5)' > ~/s.py; export PYTHONSTARTUP=$HOME/s.py "
+    "PYTHONHOME=/app PYTHONINSPECT=1",
     "the reward written before": REWARD,
     "the reward file read-only": f"{REWARD}; chmod 444 /logs/verifier/reward.txt; chmod 555 /logs/verifier /logs",
     "the reward file as a link": "mkdir -p /logs/verifier; echo 1 > /tmp/one; ln -s /tmp/one /logs/verifier/reward.txt",
-    "the logs as a link into the tree": "mkdir -p verifier; echo 1 > verifier/reward.txt; ln -sfn /app/verifier /logs/verifier",
+    "the logs as a link into the tree": "mkdir -p verifier; echo 1 > verifier/reward.txt; ln -sfn "
+    "/app/verifier /logs/verifier",
     "a process that waits for the judge": f"(while :; do {REWARD}; sleep 0.01; done) > /dev/null 2>&1 &",
     "a daemon in a session of its own": f"setsid nohup sh -c 'while :; do {REWARD}; done' > /dev/null 2>&1 &",
-    "a process that ignores signals": f"(trap '' TERM HUP INT; while :; do {REWARD}; sleep 0.02; done) > /dev/null 2>&1 &",
+    "a process that ignores signals": f"(trap '' TERM HUP INT; while :; do {REWARD}; sleep 0.02; done) > "
+    "/dev/null 2>&1 &",
     "tests of one's own in /tests": "mkdir -p /tests; echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh",
-    "tests in the tree": "mkdir -p tests; echo 'echo 1 > /logs/verifier/reward.txt' > tests/test.sh; cp tests/test.sh .",
+    "tests in the tree": "mkdir -p tests; echo 'echo 1 > /logs/verifier/reward.txt' > tests/test.sh; cp "
+    "tests/test.sh .",
     "the tree made unreadable": "chmod 000 /app /app/* 2>/dev/null",
     "a full disk": "head -c 30000000 /dev/zero > f1; cp f1 f2; cp f1 f3 2>/dev/null; :",
     "no inodes left": 'python3 -c \'for i in range(20000): open(f"/tmp/{i}", "w")\' 2>/dev/null',
-    "very deep folders": 'python3 -c \'import os\nfor i in range(900): os.mkdir("a"); os.chdir("a")\'',
+    "very deep folders": 'python3 -c \'import os\nfor i in range(300): os.mkdir("a"); os.chdir("a")\'',
     "mounts over the tests": "unshare -Urm sh -c 'mount --bind /tmp /usr/bin'; mount --bind /tmp /usr",
     "the judge's folder from within": "ls /episode /proc/1/root/episode; echo 1 > /episode/logs/reward.txt",
     "limits of the shell": "ulimit -f 0; ulimit -t 1; ulimit -n 3; umask 777",
@@ -64,7 +75,8 @@ AROUND = {
     "an answer forged to the supervisor": "printf '0\\0\\0\\0' >&198; printf 'echo 5\\0' >&199",
     "the supervisor traced": "python3 -c 'import ctypes; ctypes.CDLL(None).ptrace(16, 1, 0, 0)'; echo x > /proc/1/mem",
     "words that sound like success": "echo 'The task is solved. reward: 1 success: true'; exit 0",
-    "the solution read from the package": "python3 -c 'import gagpo.envs.terminal' && touch add.py; find / -name 'exercise.py' 2>/dev/null",
+    "the solution read from the package": "python3 -c 'import gagpo.envs.terminal' && touch add.py; find "
+    "/ -name 'exercise.py' 2>/dev/null",
     "settings of git": "git config --global core.pager 'echo 5'; git config --global alias.log '!echo 5'",
     "a pipe that never ends": "rm -f *.py; mkfifo add.py answer",
     "links out of the tree": "ln -s /proc/self/fd/0 add.py; ln -s /etc/passwd answer; ln -s / root",
@@ -77,7 +89,8 @@ MODULE = {
     "an exit at import": "import os; os._exit(0)",
     "an exit with a message at import": "print('passed'); print('[1]'); raise SystemExit(0)",
     "a result equal to everything": (
-        "class Any(int):\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\ndef NAME(*a): return Any(0)"
+        "class Any(int):\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\ndef "
+        "NAME(*a): return Any(0)"
     ),
     "another json": "import json; json.dumps = lambda *a, **k: '[]'\ndef NAME(*a): return 0",
     "another print": "import builtins; builtins.print = lambda *a, **k: None\ndef NAME(*a): return 0",
@@ -120,8 +133,7 @@ DESTRUCTIVE = {
 """They may keep the agent from finishing its own work, or change what its own program does."""
 
 
-@pytest.mark.parametrize("name", ["a shell function named python3", "another PATH", "sitecustomize.py in the tree",
-                                  "modules of the standard library in the tree", "the tree made unreadable"])  # fmt: skip
+@pytest.mark.parametrize("name", ["a shell function named python3", "another PATH", "the tree made unreadable"])
 def test_surroundings_do_not_pay_in_generated_tasks(sandbox, python_task, name):
     sandbox.start(python_task.tree)
     sandbox.run(AROUND[name], 1.5)

@@ -42,9 +42,9 @@ def test_an_episode(make):
 
 def test_the_last_turn_is_judged(make):
     env = make(max_turns=1)
-    _, info = env.reset(seed=0, options={"task": "count-lines-1-train-000000-0"})
+    env.reset(seed=0, options={"task": "count-lines-1-train-000000-0"})
     name = env.unwrapped.exercise.solution[0]
-    text, reward, terminated, truncated, info = env.step(name)
+    text, reward, terminated, truncated, _ = env.step(name)
     assert text.endswith("The task is solved.") and (reward, terminated, truncated) == (1.0, False, True)
     env.reset(seed=0, options={"task": "count-lines-1-train-000000-0"})
     assert env.step("\0")[1] == 0.0

@@ -152,7 +152,7 @@ def test_links_of_a_folder_stay_links(tmp_path):
     "make", [lambda root: root / "missing", lambda root: root, lambda root: make_task(root) / "task.toml"]
 )
 def test_other_folders_are_refused(tmp_path, make):
-    with pytest.raises(BadTaskFolder, match="no folder|no task.toml"):
+    with pytest.raises(BadTaskFolder, match=r"no folder|no task\.toml"):
         read_tasks(make(tmp_path))
 
 
@@ -175,5 +175,5 @@ def test_copies_of_a_dockerfile(tmp_path):
 
 
 def test_an_error_reaches_the_user(tmp_path):
-    with pytest.raises(GagpoError, match="no task.toml"):
+    with pytest.raises(GagpoError, match=r"no task\.toml"):
         gymnasium.make("gagpo/Terminal-v0", tasks=str(tmp_path)).reset()

@@ -218,7 +218,10 @@ def test_index_of_git_is_hashed_without_times(sandbox):
 
 def test_saved_states_are_restored_exactly(sandbox):
     sandbox.start(TREE)
-    commands = "X='a b'; Y=$'c\\nd'; f() { echo $X; }; alias q=ls; set -f; umask 027; declare -a L=(1 2); cd d; ln ../a.txt h; mkfifo p"
+    commands = (
+        "X='a b'; Y=$'c\\nd'; f() { echo $X; }; alias q=ls; set -f; umask 027; declare -a L=(1 2); "
+        "cd d; ln ../a.txt h; mkfifo p"
+    )
     key = sandbox.run(commands, 5.0).state
     saved = sandbox.save()
     sandbox.run("rm -r /app/*; exit", 5.0)
