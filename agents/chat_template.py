@@ -16,6 +16,10 @@ PLACEHOLDER = "\u241e"
 """Stands for a message while a template is probed; no template alters this character."""
 
 
+WITH_PROMPT = "with_prompt"
+"""Variable of an exported model's template: whether it adds the prompt of training. gagpo adds it itself."""
+
+
 class TemplateFailed(InvalidArgument):
     """A chat template that cannot render a conversation."""
 
@@ -85,7 +89,7 @@ def variables(options: Mapping[str, Any]) -> dict[str, Any]:
         date = datetime.date.fromisoformat(text)
     except ValueError:
         raise InvalidArgument(f"context.template.date must be YYYY-MM-DD, got {text!r}") from None
-    return {"date_string": date.strftime("%d %b %Y"), "strftime_now": date.strftime, **values}
+    return {"date_string": date.strftime("%d %b %Y"), "strftime_now": date.strftime, WITH_PROMPT: False, **values}
 
 
 def require_used(tokenizer: Any, options: Mapping[str, Any]) -> None:

@@ -107,6 +107,7 @@ class Context:
         self.template = dict(template or {})
         chat_template.require_used(tokenizer, self.template)
         self._variables = chat_template.variables(self.template)
+        self.calls = calls
         self._encoder = TextEncoder(tokenizer)
         self._control = ControlTokens(tokenizer, self._encoder)
         options = {"add_generation_prompt": True, **self._variables}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gagpo.agents.agent import ExpertAgent, LanguageAgent, RandomAgent
-from gagpo.agents.engines.base import Sampling
+from gagpo.agents.engines.base import Engine, Sampling
 from gagpo.agents.setup import language_agent, make_engine, make_env
 from gagpo.base import renamed
 from gagpo.base.errors import InvalidArgument, is_termination
@@ -65,10 +65,10 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
         require_model(request.model)
     conditions = conditions_of(request, sources.run, sources.like)
     if not request.trust_remote_code:
-        _require_trust(request, conditions, sources)
+        require_trust(request, conditions, sources)
     require_arguments(conditions.environment, conditions.kwargs)
     if has_weights:
-        require_device(_device(request, sources.run))
+        require_device(device_of(request, sources.run))
     if is_starter(request.model):
         require_model(request.model)  # before games are made: its base may have to be fetched
     prepared = PreparedEvaluation.of(request, conditions, request.kwargs or {})
@@ -125,7 +125,7 @@ class Sources:
         return cls(RunFolder.open(path).stored_settings(), checkpoint, like)
 
 
-def _require_trust(request: EvaluationRequest, conditions: Conditions, sources: Sources) -> None:
+def require_trust(request: EvaluationRequest, conditions: Conditions, sources: Sources) -> None:
     """Raise UntrustedCode if a run folder names code from elsewhere that neither the user nor a config names."""
     model_folder = like_folder = None
     if sources.run is not None and not is_starter(request.model):
@@ -144,7 +144,7 @@ def _require_trust(request: EvaluationRequest, conditions: Conditions, sources: 
         require_engine_trust(engine_folder, settings.engine)
 
 
-def _device(request: EvaluationRequest, run: RunSettings | None) -> str:
+def device_of(request: EvaluationRequest, run: RunSettings | None) -> str:
     return request.device or (run.device if run else "cpu")
 
 
@@ -162,7 +162,7 @@ def _evaluated_agent(prepared: PreparedEvaluation, sources: Sources) -> Evaluate
         return EvaluatedAgent(ExpertAgent(), "expert", None, kwargs, identity={"weights": ""})
     from gagpo.model.loading import commit_of  # torch, which the random agent and the expert do not need
 
-    folder, name = _weights(request, sources)
+    folder, name = weights_of(request, sources)
     like = sources.like
     revision = request.revision or (like.revision if like is not None and like.model == request.model else None)
     commit = None if sources.run is not None else commit_of(folder, revision)
@@ -179,7 +179,7 @@ def _evaluated_agent(prepared: PreparedEvaluation, sources: Sources) -> Evaluate
     )
 
 
-def _weights(request: EvaluationRequest, sources: Sources) -> tuple[str, str]:
+def weights_of(request: EvaluationRequest, sources: Sources) -> tuple[str, str]:
     """The folder, or the hub name, of the weights; and how the result names them: of a run with the iteration."""
     from gagpo.runs import keeping
 
@@ -213,28 +213,35 @@ def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> N
 
 
 def _language_agent(folder: str, commit: str | None, prepared: PreparedEvaluation, sources: Sources) -> LanguageAgent:
-    """The loaded model. Only the request allows its own code to run: a run folder may come from somebody else."""
+    """The loaded model with the prompts of the conditions."""
+    conditions = prepared.conditions
+    engine = engine_of(folder, commit, prepared.request, sources)
+    sampling = Sampling(conditions.temperature, conditions.max_tokens)
+    return language_agent(engine, prepared.env, sampling, **dict(conditions.context))
+
+
+def engine_of(folder: str, commit: str | None, request: EvaluationRequest, sources: Sources) -> Engine:
+    """The engine with the model of a request; the caller closes it.
+
+    Only the request allows the model's own code to run: a run folder may come from somebody else.
+    """
     from gagpo.model.chosen_format import formats_for
     from gagpo.model.dtypes import AUTO
     from gagpo.model.loading import load_model, load_tokenizer, width_of
 
-    request = prepared.request
-    conditions = prepared.conditions
     settings = sources.run or sources.like
     engine_settings = settings.engine if settings else EngineSettings()
-    device = _device(request, sources.run)
+    device = device_of(request, sources.run)
     trust = request.trust_remote_code
     dtype: str = engine_settings.dtype
     if dtype == AUTO:  # weights of no run: a run has stored what its machine chose
         dtype = formats_for(device, width_of(folder, commit)).sampling
     model = load_model(folder, dtype, device, trust_remote_code=trust, revision=commit)
     tokenizer = load_tokenizer(folder, commit, trust_remote_code=trust)
-    engine = make_engine(
+    return make_engine(
         engine_settings.options,
         model,
         tokenizer,
         dtype=dtype,
         memory=engine_settings.gpu_memory_utilization,
     )
-    sampling = Sampling(conditions.temperature, conditions.max_tokens)
-    return language_agent(engine, prepared.env, sampling, **dict(conditions.context))

@@ -1,6 +1,6 @@
 """What a server says about its environment before an episode: its splits, tasks, instructions and tools.
 
-OpenEnv's Task API lists the tasks of a split. ``GET /gagpo`` is an addition of ``gagpo serve``; a server without it
+OpenEnv's Task API lists the tasks of a split. ``GET /gagpo`` is an addition of ``gagpo openenv``; a server without it
 still works, with fewer facts. Every answer comes from another machine, so all of it is checked.
 """
 
@@ -91,7 +91,7 @@ async def list_tasks(url: str, name: str, split: str) -> TaskSet:
 
 
 def _task(url: str, split: str, index: int, row: object) -> Task:
-    """A row of ``gagpo serve`` (id, type, digest, level), or any JSON value of another server.
+    """A row of ``gagpo openenv`` (id, type, digest, level), or any JSON value of another server.
 
     The task of another server is named by its ``id`` if it has one, else by its index.
     """

@@ -43,17 +43,23 @@ class Conversations:
     rewritten: int = 0
     token_ids: bool = False
 
-    def add_request(self, request: ChatRequest) -> Json:
+    def add_request(
+        self, request: ChatRequest, conversation: Sequence[Message] | None = None, tools: Sequence[Json] | None = None
+    ) -> Json:
         """The next turn's request as plain data for the agent.
 
-        ``messages`` are those after the turn that it ``extends``. Answers of this episode among them name their
-        ``turn``.
+        conversation: the messages to show, in place of the request's.
+        tools: the tools to show, in place of the request's.
+
+        In the result ``messages`` are those after the turn that it ``extends``. Answers of this episode among them name
+        their ``turn``.
         """
-        conversation = request.conversation
-        digests = request.digests
+        digests = request.digests if conversation is None else list(map(digest, conversation))
+        conversation = request.conversation if conversation is None else conversation
+        functions = request.functions if tools is None else list(tools)
         # prefixes[i] identifies the tools and the messages before message i, so one look-up per message finds the turn
         # that asked for it. Comparing the messages themselves would take quadratic time over a long conversation.
-        prefixes = [hashlib.sha256(json.dumps(request.functions, sort_keys=True).encode()).digest()]
+        prefixes = [hashlib.sha256(json.dumps(functions, sort_keys=True).encode()).digest()]
         for message_digest in digests:
             prefixes.append(hashlib.sha256(prefixes[-1] + message_digest).digest())
         turn_of_answer = {(turn.prefix_digest, turn.answer_digest): number for number, turn in enumerate(self.turns)}
@@ -80,7 +86,7 @@ class Conversations:
         position = {"number": len(self.turns) - 1, "extends": extends}
         if self.token_ids:
             limits["ids"] = True
-        return {**position, "messages": messages, "tools": request.functions, **limits}
+        return {**position, "messages": messages, "tools": functions, **limits}
 
     def _named(self, conversation: Sequence[Message], digests: Sequence[bytes]) -> list[Message]:
         """The messages, in which answers name their turn, and results of tools have the ids that the model wrote.
@@ -106,9 +112,9 @@ class Conversations:
         """Forget the last request, which cannot be shown to the model."""
         self.rewritten -= self.turns.pop().rewrites
 
-    def add_answer(self, completion: Completion) -> None:
-        """Store the answer to the last request."""
-        turn = self.turns[-1]
+    def add_answer(self, completion: Completion, number: int = -1) -> None:
+        """Store the answer to the last request, or to that of turn ``number``."""
+        turn = self.turns[number]
         turn.answer = completion.message
         turn.answer_digest = digest(completion.message)
         turn.answer_ids = completion.ids

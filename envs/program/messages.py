@@ -167,6 +167,7 @@ class _StreamOptions(_RequestObject):
 class ChatRequest(_RequestObject):
     """A request for ``n`` answers, as OpenAI's chat completions write it.
 
+    temperature: not checked, because a training run decides it; so is ``seed``.
     echo: fields of the request that the answer repeats, in protocols that require it.
     """
 
@@ -184,6 +185,8 @@ class ChatRequest(_RequestObject):
     logprobs: bool = False
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
+    temperature: Any = None
+    seed: Any = None
     echo: Json = {}
 
     @classmethod

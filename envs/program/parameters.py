@@ -159,13 +159,15 @@ MESSAGES = Parameters(
 
 
 def shared_options(body: Json) -> Json:
-    """The options that all protocols give the same name: ``model``, ``stream`` and ``tool_choice``.
+    """The options that all protocols give the same name, such as ``model`` and ``stream``.
 
     Raises: GatewayError for a choice among the tools.
     """
     return {
         "model": body.get("model"),
         "stream": body.get("stream"),
+        "temperature": body.get("temperature"),
+        "seed": body.get("seed"),
         "tool_choice": tool_choice(body.get("tool_choice")),
     }
 

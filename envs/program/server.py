@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -52,17 +53,43 @@ _MODEL = {
     "created_at": "1970-01-01T00:00:00Z",
 }
 
-Answer = Callable[[ProgramEpisode, Request], Awaitable[Response]]
+
+class Client(Protocol):
+    """Who sends a request: the program of an episode, or a client of a served model.
+
+    token: its key.
+    """
+
+    token: str
+
+    def require_running(self) -> None:
+        """Raises: GatewayError if its requests are not answered any more."""
+
+    def ask(self, request: ChatRequest, state_key: str) -> asyncio.Future[Completion]:
+        """Queue a request, which may be cancelled. Raises: GatewayError."""
+
+    def note_rejection(self, reason: str) -> None:
+        """Count a request that was answered with an error."""
+
+
+Answer = Callable[[Client, Request], Awaitable[Response]]
 
 
 class GatewayServer:
-    """Answers the requests of episodes, by their keys. All but the first runs in the thread of a loop."""
+    """Answers the requests of episodes, by their keys. All but the first runs in the thread of a loop.
 
-    def __init__(self) -> None:
+    host: name or address at which it listens. Other names of this machine are accepted if it is no loopback address.
+    port: 0 takes a free one.
+    model: the name of the model in answers to ``/v1/models``.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, model: str = "gagpo") -> None:
         self._episodes: dict[str, ProgramEpisode] = {}
         self._ended_keys: OrderedDict[str, None] = OrderedDict()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server((host, port), backlog=1024)
+        self.address = f"http://{host}:{self._listener.getsockname()[1]}"
+        self._hosts = LOOPBACK if host in LOOPBACK else None
+        self._listed_model = {**_MODEL, "id": model, "display_name": model}
         self._body_memory = BodyMemory()
         self._connections: Connections | None = None
         self._readers: ThreadPoolExecutor | None = None
@@ -99,18 +126,23 @@ class GatewayServer:
             # A reader ends by itself within seconds, since bodies are bounded; its result is not needed any more.
             self._readers.shutdown(wait=False, cancel_futures=True)
 
-    def _app(self) -> Starlette:
+    def _answers(self) -> dict[tuple[str, str], Answer]:
+        """What is answered, by method and path."""
         answers: dict[tuple[str, str], Answer] = {
             ("POST", f"/v1/{place}"): partial(self._chat, protocol) for place, protocol in PROTOCOLS.items()
         }
         answers["POST", "/reward"] = self._reward
         answers["GET", "/v1/models"] = self._models
         answers["GET", "/v1/models/{model:path}"] = self._model
+        return answers
+
+    def _app(self) -> Starlette:
+        answers = self._answers()
         routes = [Route(place, self._route(answer), methods=[method]) for (method, place), answer in answers.items()]
         places = [f"{method} {place.replace('{model:path}', 'MODEL')}" for method, place in answers]
         elsewhere = self._route(partial(_not_found, places))
         routes.append(Route("/{path:path}", elsewhere, methods=_METHODS))
-        safe = [Middleware(OwnPagesOnly, hosts=LOOPBACK)]
+        safe = [Middleware(OwnPagesOnly, hosts=self._hosts)]
         app = Starlette(routes=routes, middleware=safe, exception_handlers={HTTPException: _http_error})
         app.router.redirect_slashes = False  # a redirection has no JSON
         return app
@@ -122,12 +154,12 @@ class GatewayServer:
         """
 
         async def handled(request: Request) -> Response:
-            episode = None
+            client = None
             try:
                 require_size(request)
-                episode = self._episode(request)
-                self._claim(request, episode)
-                return await answer(episode, request)
+                client = self._client(request)
+                self._claim(request, client)
+                return await answer(client, request)
             except ClientDisconnect:
                 return _error_response(GatewayError(499, "the client hung up"), stays_open=False)
             except GatewayError as error:
@@ -137,55 +169,56 @@ class GatewayServer:
             except Exception as error:
                 failure = unexpected(error)
             # After the end of the episode, and without a client, an error is not a fault of the program.
-            if episode is not None and failure.status not in (409, 499):
-                episode.note_rejection(str(failure))
+            if client is not None and failure.status not in (409, 499):
+                client.note_rejection(str(failure))
             return _error_response(failure, stays_open=await discard_body(request))
 
         return handled
 
-    def _episode(self, request: Request) -> ProgramEpisode:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        token = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    def _client(self, request: Request) -> Client:
+        """The sender of a request. Raises: GatewayError for a wrong key."""
+        token = key_of(request)
         if token in self._ended_keys:
             raise GatewayError(409, "the episode of this key is over")
         if token not in self._episodes:
             raise GatewayError(401, "no episode has this key: send the $OPENAI_API_KEY that the program finds")
         return self._episodes[token]
 
-    def _claim(self, request: Request, episode: ProgramEpisode) -> None:
-        client = request.client
-        if self._connections is not None and client is not None:
-            self._connections.claim((client.host, client.port), episode.token, len(self._episodes))
+    def _claim(self, request: Request, client: Client) -> None:
+        address = request.client
+        if self._connections is not None and address is not None:
+            self._connections.claim((address.host, address.port), client.token, len(self._episodes))
 
-    async def _chat(self, protocol: ChatProtocol, episode: ProgramEpisode, request: Request) -> Response:
-        with self._body_memory.reserve(episode.token) as reservation:
+    async def _chat(self, protocol: ChatProtocol, client: Client, request: Request) -> Response:
+        with self._body_memory.reserve(client.token) as reservation:
             body = await read_body(request, reservation)
-            episode.require_running()
-            chat = await self._read(protocol, episode, body)
+            client.require_running()
+            chat = await self._read(protocol, client, body)
             del body  # the request contains its text; both together would double the memory until the answer
-            completions = await _completions(episode, chat, request)
+            completions = await _completions(client, chat, request)
         name = secrets.token_hex(8)
         if chat.stream:
             return Response(protocol.stream(chat, completions, name), media_type="text/event-stream")
         return JSONResponse(protocol.answer(chat, completions, name))
 
-    async def _read(self, protocol: ChatProtocol, episode: ProgramEpisode, body: bytearray) -> ChatRequest:
+    async def _read(self, protocol: ChatProtocol, client: Client, body: bytearray) -> ChatRequest:
         """The request in a body. A long one is parsed in a thread, so that it does not delay the other episodes."""
         if len(body) <= SHORT or self._readers is None:
             return _prepare(protocol, body)
-        lock = self._reading.setdefault(episode.token, asyncio.Lock())
+        lock = self._reading.setdefault(client.token, asyncio.Lock())
         async with lock:
             return await asyncio.get_running_loop().run_in_executor(self._readers, _prepare, protocol, body)
 
-    async def _models(self, episode: ProgramEpisode, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [_MODEL], "has_more": False})
+    async def _models(self, client: Client, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._listed_model], "has_more": False})
 
-    async def _model(self, episode: ProgramEpisode, request: Request) -> Response:
+    async def _model(self, client: Client, request: Request) -> Response:
         """Every name is a name of the model, as in requests for answers."""
         name = request.path_params["model"]
         return JSONResponse({**_MODEL, "id": name, "display_name": name})
 
-    async def _reward(self, episode: ProgramEpisode, request: Request) -> Response:
+    async def _reward(self, episode: Client, request: Request) -> Response:
+        assert isinstance(episode, ProgramEpisode)
         with self._body_memory.reserve(episode.token) as reservation:
             body = parse_object(await read_body(request, reservation))
         episode.require_running()
@@ -195,7 +228,13 @@ class GatewayServer:
         return JSONResponse({})
 
 
-async def _not_found(places: list[str], episode: ProgramEpisode, request: Request) -> Response:
+def key_of(request: Request) -> str:
+    """The key of a request, as OpenAI's and Anthropic's clients send it; '' without one."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+async def _not_found(places: list[str], client: Client, request: Request) -> Response:
     place = f"{request.method} {request.url.path[:80]}"
     raise GatewayError(404, f"{place} is not supported; the gateway answers {', '.join(places)}")
 
@@ -226,13 +265,13 @@ def _prepare(protocol: ChatProtocol, body: bytearray) -> ChatRequest:
     return request
 
 
-async def _completions(episode: ProgramEpisode, chat: ChatRequest, request: Request) -> list[Completion]:
+async def _completions(client: Client, chat: ChatRequest, request: Request) -> list[Completion]:
     """The answers, a turn each.
 
     Waits for each answer or for the client to hang up. Then the requests that are not sampled yet are withdrawn: a
     cancelled future leaves the episode's queue.
     """
-    answers = [episode.ask(chat, request.headers.get("x-state", "")) for _ in range(chat.n)]
+    answers = [client.ask(chat, request.headers.get("x-state", "")) for _ in range(chat.n)]
     hang_up = asyncio.ensure_future(_hung_up(request))
     try:
         for answer in answers:

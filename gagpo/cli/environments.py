@@ -1,4 +1,4 @@
-"""The commands about environments: ``check``, ``serve`` and ``new``."""
+"""The commands about environments: ``check``, ``openenv`` and ``new``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gagpo.cli.options import Json, Kwargs, print_json, print_table, say, values
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this file to ``app``."""
     app.command()(check)
-    app.command()(serve)
+    app.command()(openenv)
     app.command()(new)
 
 
@@ -62,7 +62,7 @@ def _environments(env: str, kwargs: dict[str, object]) -> dict[str, tuple[str, d
     return {row.name: (row.environment.id, {**row.environment.kwargs, **kwargs}) for row in rows}
 
 
-def serve(
+def openenv(
     env: Annotated[str, typer.Argument(help="Environment id: gagpo/ALFWorld-v0, module:Name-v0.")],
     kwargs: Kwargs = None,
     host: Annotated[str, typer.Option(help="0.0.0.0 accepts connections from other machines.")] = "127.0.0.1",
@@ -71,13 +71,13 @@ def serve(
     sessions: Annotated[int, typer.Option(min=1, help="Limit of concurrent sessions.")] = 64,
     admissible: Annotated[bool, typer.Option(help="Send the admissible actions with each observation.")] = False,
 ) -> None:
-    """Serve an environment over OpenEnv."""
+    """Serve an environment over OpenEnv; `gagpo serve` serves a model."""
     try:
         from gagpo.interop.openenv import serve as run
     except ImportError as error:
         from gagpo.base.errors import MissingPackage
 
-        raise MissingPackage(f"gagpo serve needs OpenEnv ({error}); install the extra openenv") from None
+        raise MissingPackage(f"gagpo openenv needs OpenEnv ({error}); install the extra openenv") from None
     run(env, values(kwargs), host=host, port=port, workers=workers, max_sessions=sessions, admissible=admissible)
 
 

@@ -16,7 +16,20 @@ import typer
 from gagpo.base import once
 from gagpo.base.signals import NUMBERS, Signals
 from gagpo.base.terminal import cleaned, fill_streams
-from gagpo.cli import compare, environments, evaluate, examples, listing, models, planning, play, prompts, train, view
+from gagpo.cli import (
+    chat,
+    compare,
+    environments,
+    evaluate,
+    examples,
+    listing,
+    models,
+    planning,
+    play,
+    prompts,
+    train,
+    view,
+)
 from gagpo.cli.command import Command, Program
 from gagpo.cli.invocation import typed
 
@@ -50,7 +63,7 @@ def options(
     """Train language-model agents that act over many turns, evaluate them, and add environments."""
 
 
-for commands in (train, evaluate, compare, view, environments, play, planning, models, prompts, listing):
+for commands in (train, evaluate, compare, view, environments, play, chat, planning, models, prompts, listing):
     commands.add_to(app)
 examples.add_to(app)
 for command in app.registered_commands:
@@ -132,6 +145,9 @@ def _hint(option: str, parameters: Sequence[Any]) -> None:
     """Suggest a setting for an unknown ``option`` of a command that takes overrides, or the option's new name."""
     from gagpo.base.renamed import KEYS, OPTIONS
 
+    if sys.argv[1:2] == ["serve"] and any(map(chat.ENVIRONMENT.fullmatch, sys.argv)):
+        print("gagpo: gagpo serve is for models; `gagpo openenv ENV` serves an environment", file=sys.stderr)
+        return
     if option in OPTIONS:
         print(f"gagpo: {option} is renamed to {OPTIONS[option]}", file=sys.stderr)
         return

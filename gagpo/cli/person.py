@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gagpo.agents.agent import EpisodeState
+from gagpo.agents.agent import EpisodeState, LanguageAgent
 from gagpo.agents.context import Context, GenerationRequest, RejectedRequest
 from gagpo.agents.engines.base import Response
 from gagpo.base.tables import text_width
@@ -146,6 +146,33 @@ class PersonAgent:
         errors = [call.error for call in turn.calls if call.error]
         if errors or turn.invalid:
             say(f"--- the parser finds no valid action: {'; '.join(errors) or turn.invalid}")
+
+
+class WatchedAgent:
+    """Prints what a model reads and writes in an episode.
+
+    state: the episode under way, or the last one.
+    """
+
+    def __init__(self, agent: LanguageAgent):
+        self.state: EpisodeState | None = None
+        self._agent = agent
+
+    def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
+        """The turns of the model."""
+        turns = self._agent.decide(states)
+        for state, turn in zip(states, turns, strict=True):
+            self.state = state
+            if state.episode.turns:
+                show_result(state.episode.turns[-1])
+            show(state.observation)
+            if turn is not None:
+                show(f"> {turn.response}")
+        return turns
+
+    def forget(self, slot: int) -> None:
+        """Drop the model's cache of a slot."""
+        self._agent.forget(slot)
 
 
 def show(text: str) -> None:

@@ -1,11 +1,11 @@
-"""The command ``play``: a person acts in an environment."""
+"""The command ``play``: a person or a model acts in an environment."""
 
 from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from shlex import join
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +20,7 @@ from gagpo.cli.options import Json, print_json, say
 
 if TYPE_CHECKING:
     from gagpo.agents.context import Context
-    from gagpo.cli.person import PersonAgent
+    from gagpo.cli.person import PersonAgent, WatchedAgent
     from gagpo.data import Episode
     from gagpo.envs.base import TextEnv
 
@@ -44,6 +44,10 @@ class PlayRequest(Options):
     model: Annotated[str | None, Flag()] = Field(
         None, description="Show the tokens that this model would read and write."
     )
+    watch: Annotated[bool, Flag("--watch")] = Field(False, description="With --model: let the model act.")
+    trust_remote_code: Annotated[bool, Flag("--trust-remote-code")] = Field(
+        False, description="Run code that comes with the model or run; read it first."
+    )
     prompt: Annotated[str | None, Flag()] = Field(
         None, description="With --model: a shipped prompt (plain, tags, ...) or a YAML file."
     )
@@ -61,14 +65,11 @@ def play(*, as_json: Json = False, **options: object) -> None:
     ? lists the admissible actions or tools, ?WORD those that contain WORD. \\? sends a line that begins with ?.
     """
     request = PlayRequest(**request_values(PlayRequest, options))
-    if request.prompt is not None and request.model is None:
-        from gagpo.base.errors import InvalidArgument
-
-        raise InvalidArgument("--prompt is the prompt of a model: add --model MODEL")
+    _require_fitting(request)
     if hasattr(sys.stdin, "reconfigure"):
         sys.stdin.reconfigure(errors="replace")  # a pipe may hold bytes that are not UTF-8
-    session = _prepare(request)
-    status = session.run()
+    with _watched(request) if request.watch else nullcontext(_prepare(request)) as session:
+        status = session.run()
     say("", *session.verdict())
     if as_json:
         print_json(session.record())
@@ -76,9 +77,21 @@ def play(*, as_json: Json = False, **options: object) -> None:
         raise typer.Exit(status)
 
 
+def _require_fitting(request: PlayRequest) -> None:
+    """Raise InvalidArgument for options that do not go together."""
+    from gagpo.base.errors import InvalidArgument
+
+    if request.model is None:
+        for name, value in (("--prompt", request.prompt), ("--watch", request.watch or None)):
+            if value is not None:
+                raise InvalidArgument(f"{name} is for a model: add --model MODEL")
+    if request.watch and request.expert:
+        raise InvalidArgument("--expert shows a person what to do: leave out --expert or --watch")
+
+
 @dataclass
 class Session:
-    """A person's episode in an environment.
+    """An episode of a person or a model in an environment.
 
     kwargs: of the environment.
     words: options of the command that starts the same episode again.
@@ -90,7 +103,7 @@ class Session:
     task: str
     seed: int
     words: list[str]
-    agent: PersonAgent
+    agent: PersonAgent | WatchedAgent
     ending: str = ""
     episode: Episode | None = field(default=None, repr=False)
 
@@ -201,6 +214,35 @@ def _prepare(request: PlayRequest) -> Session:
     say("")
     agent = PersonAgent(tools, multiline, request.expert, context)
     return Session(env_id, kwargs, task, seed, _words(request, task, seed), agent)
+
+
+@contextmanager
+def _watched(request: PlayRequest) -> Iterator[Session]:
+    """The session of a model that acts, in the environment as the model was trained in it."""
+    from gagpo.agents.setup import make_env
+    from gagpo.cli.person import WatchedAgent
+    from gagpo.eval.chat import acting_agent
+    from gagpo.eval.models import request_of
+    from gagpo.settings import shipped_configs
+
+    name = request.environment
+    is_config = name.endswith((".yaml", ".yml")) or name in shipped_configs()
+    place = {"like": name} if is_config else {"environment": name}
+    context = {} if request.prompt is None else {"context": {"prompt": request.prompt}}
+    options = {"kwargs": request.kwargs, "trust_remote_code": request.trust_remote_code}
+    conditions, agent = acting_agent(request_of(request.model or "", **place, **context, **options))
+    try:
+        env = make_env(conditions.environment, conditions.kwargs, warn_of=())
+        try:
+            seed = secrets.randbelow(2**31) if request.seed is None else request.seed
+            task = _task(env, request, seed)
+        finally:
+            env.close()
+        say(f"{conditions.environment}, task {task}, seed {seed}, {request.model} acts", "")
+        words = [*_words(request, task, seed), "--watch"]
+        yield Session(conditions.environment, conditions.kwargs, task, seed, words, WatchedAgent(agent))
+    finally:
+        agent.engine.close()
 
 
 def _environment(request: PlayRequest) -> tuple[str, dict[str, Any], dict[str, Any]]:

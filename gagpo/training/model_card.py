@@ -35,10 +35,13 @@ class Origin(NamedTuple):
     licence: str
 
 
-def model_card(run: Path, checkpoint: Checkpoint, adapter: bool = False, licence: str | None = None) -> str:
-    """Markdown: the hub's header, results before training and of this checkpoint, settings, versions.
+def model_card(
+    run: Path, checkpoint: Checkpoint, adapter: bool = False, licence: str | None = None, missing: str = ""
+) -> str:
+    """Markdown: the hub's header, results before training and of this checkpoint, use elsewhere, settings, versions.
 
     licence: identifier of the hub; by default that of the base model.
+    missing: why the chat template does not show the prompt of training; '' if it does.
     """
     folder = RunFolder.open(run)
     settings = folder.stored_settings()
@@ -53,6 +56,7 @@ def model_card(run: Path, checkpoint: Checkpoint, adapter: bool = False, licence
         + ("An adapter in peft's format." if adapter else "Weights in float32."),
         "## Results",
         _results(evaluations, checkpoint),
+        _use_elsewhere(settings, adapter, missing),
         f"## Settings\n```yaml\n{_settings_text(run / 'config.yaml')}\n```",
         "## Versions\n" + ", ".join(f"{name} {version}" for name, version in versions.items()),
     ]
@@ -192,6 +196,30 @@ def _settings_text(path: Path) -> str:
     text = path.read_text(encoding="utf-8").strip()
     without_secrets = shown_settings(path)
     return text if without_secrets == parse_yaml(text) else write_yaml(without_secrets).strip()
+
+
+def _use_elsewhere(settings: RunSettings, adapter: bool, missing: str) -> str:
+    """How other programs run the model. MODEL stands for this folder or its name on the hub."""
+    prompt = "The chat template contains the prompt of training, except in conversations with a system message."
+    if missing:
+        prompt = f"The chat template does not contain the prompt of training: {missing}."
+    if adapter:
+        commands = [
+            f"vllm serve {settings.model} --enable-lora --lora-modules agent=MODEL",
+            "gagpo export RUN FOLDER  # without --adapter: a merged model for llama.cpp and Ollama",
+        ]
+    else:
+        commands = [
+            "vllm serve MODEL",
+            "python llama.cpp/convert_hf_to_gguf.py MODEL --outfile model.gguf",
+            "llama-server -m model.gguf --jinja",
+            "ollama create agent -f Modelfile  # the Modelfile: FROM ./model.gguf",
+        ]
+    python = "python -c \"from transformers import pipeline; print(pipeline('text-generation', 'MODEL')([{'role': "
+    python += "'user', 'content': 'Hello'}]))\""
+    lines = "\n".join([python, *commands, "gagpo chat MODEL"])
+    tokens = f"Sample at most {settings.rollout.max_tokens} tokens, as in training."
+    return f"## Use it elsewhere\n{prompt} {tokens}\n```sh\n{lines}\n```"
 
 
 def _weights(iteration: int, averaged: bool) -> str:

@@ -384,7 +384,7 @@ def test_two_runs_are_one_table_with_a_paired_test(inside, finished, tmp_path):
     assert any(line.startswith(r"\begin{tabular}{lrrr") for line in printed) and "hash" in printed[2]
 
 
-WITHOUT_JSON = {"serve", "view"}
+WITHOUT_JSON = {"openenv", "serve", "view"}
 """What prints no results: a file, or what goes on until it is ended."""
 
 

@@ -228,3 +228,25 @@ def _read_until(handle, mark):
             break
         printed += chunk
     return printed
+
+
+def test_a_model_acts_while_a_person_watches(here, finished):
+    """With the temperature and the prompts of its run, and the same episode again for the same seeds."""
+    words = [CORRIDOR, "--task", "door-01", "--seed", 1, "--model", finished, "--watch", "--json"]
+    outputs = [played(*words) for _ in range(2)]
+    record = json.loads(outputs[0].splitlines()[-1])
+    assert outputs[0] == outputs[1] and f"{finished} acts" in outputs[0] and "You stand at" in outputs[0]
+    assert record["turns"] == len(record["actions"]) == len(record["tokens"]) and "\n> " in outputs[0]
+    assert f"--model {finished} --watch\n" in outputs[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--watch"], "--watch is for a model: add --model MODEL"),
+        (["--watch", "--model", "starter:alfworld", "--expert"], "leave out --expert or --watch"),
+    ],
+)
+def test_options_of_a_model_that_acts(inside, words, message):
+    done = inside("play", CORRIDOR, *words)
+    assert done.returncode == 2 and message in done.stderr

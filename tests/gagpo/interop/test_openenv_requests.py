@@ -1,4 +1,4 @@
-"""What a browser or a hostile client may send to ``gagpo serve``: it is refused in a line, and the server goes on."""
+"""What a browser or a hostile client may send to ``gagpo openenv``: it is refused in a line, and the server goes on."""
 
 import json
 import signal

@@ -109,3 +109,63 @@ def _write_tensor(writer, name, numbers, kind):
     else:
         quantised = gguf.quantize(numbers, kind)
         writer.add_tensor(name, quantised, raw_dtype=kind)
+
+
+def write_folder(folder: Path, path: Path) -> None:
+    """Write a Llama model folder with a byte-level tokenizer as a GGUF file in float32, as llama.cpp's converter does.
+
+    Names of tensors are those of the package gguf, whose table the converter uses too.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    values = {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "block_count": config.num_hidden_layers,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "rope.freq_base": float(config.rope_parameters["rope_theta"]),
+        "rope.dimension_count": config.head_dim,
+        "vocab_size": config.vocab_size,
+    }
+    for name, value in values.items():
+        writer.add_key_value(f"llama.{name}", value, _kind_of(value))
+    _write_tokenizer(writer, tokenizer, config)
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        numbers = tensor.float().numpy()
+        heads = {"q_proj.weight": config.num_attention_heads, "k_proj.weight": config.num_key_value_heads}
+        for suffix, count in heads.items():
+            if name.endswith(suffix):  # llama.cpp rotates neighbours, transformers halves of a head
+                halves = numbers.reshape(count, 2, -1, numbers.shape[-1])
+                numbers = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(numbers.shape))
+        writer.add_tensor(table.get_name(name, (".weight", ".bias")), numbers)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _write_tokenizer(writer, tokenizer, config):
+    import json
+
+    core = json.loads(tokenizer.backend_tokenizer.to_str())
+    by_id = {number: word for word, number in tokenizer.get_vocab().items()}
+    special = {token["id"] for token in core["added_tokens"] if token["special"]}
+    words = [by_id.get(number, f"[PAD{number}]") for number in range(config.vocab_size)]
+    normal, control, unused = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL, gguf.TokenType.UNUSED
+    types = [control if number in special else normal if number in by_id else unused for number in range(len(words))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(words)
+    writer.add_token_types(types)
+    writer.add_token_merges([" ".join(pair) for pair in core["model"]["merges"]])
+    writer.add_eos_token_id(tokenizer.eos_token_id)
+    writer.add_pad_token_id(tokenizer.pad_token_id)
+    writer.add_chat_template(tokenizer.chat_template)

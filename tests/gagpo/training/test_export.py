@@ -305,3 +305,58 @@ def test_the_command_exports_and_uploads(made, tmp_path, monkeypatch, capsys):
 def test_wrong_arguments_are_one_line(made, arguments, message):
     with pytest.raises(InvalidArgument, match=message):
         run_command(*(made if argument == "RUN" else argument for argument in arguments))
+
+
+# Elsewhere ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_card_has_six_lines_of_use_elsewhere(made, tmp_path):
+    text = (export(str(made), tmp_path / "out") / CARD).read_text()
+    _, _, section = text.partition("## Use it elsewhere\n")
+    section = section.partition("\n## ")[0]
+    lines = section.split("```sh\n")[1].split("\n```")[0].splitlines()
+    assert len(lines) == 6 and all(any(name in line for line in lines) for name in ("vllm", "gguf", "ollama"))
+    assert "does not contain the prompt of training: each prompt is one message" in section
+    alone = (export(str(made), tmp_path / "alone", adapter=True) / CARD).read_text()
+    assert "--lora-modules agent=MODEL" in alone and "without --adapter" in alone
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_the_exported_template_contains_the_prompt_of_training(made, tmp_path, adapter):
+    """Another server renders it: without gagpo, from the folder alone."""
+    from transformers import AutoTokenizer
+
+    from gagpo.agents.setup import make_context, make_env
+
+    run = tmp_path / "run"
+    shutil.copytree(made, run)
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    values["context"] = {"prompt": "tags"}
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    out = export(str(run), tmp_path / "out", adapter=adapter)
+    assert "The chat template contains the prompt of training" in (out / CARD).read_text()
+    env = make_env(values["environment"]["id"])
+    tokenizer = load_tokenizer(str(run / "checkpoints" / "iteration-000002" / "model"))
+    expected = make_context(tokenizer, env, prompt="tags").prompt([], "You see a wall.")
+    elsewhere = AutoTokenizer.from_pretrained(out)
+    chat = [{"role": "user", "content": "You see a wall."}]
+    shown = elsewhere.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert "inside <action>" in shown and elsewhere.encode(shown, add_special_tokens=False) == expected.tolist()
+
+
+def test_an_export_imports_no_code_of_a_strangers_run(made, tmp_path, monkeypatch):
+    """The prompt needs the environment's instructions, whose module is imported only with consent."""
+    (tmp_path / "strange.py").write_text(
+        "from gagpo.envs.testing import Corridor\nimport gymnasium, pathlib\n"
+        "pathlib.Path(__file__).with_name('imported').touch()\n"
+        "gymnasium.register('Strange-v0', lambda **kwargs: Corridor(**kwargs))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = tmp_path / "run"
+    shutil.copytree(made, run)
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    values["context"], values["environment"]["id"] = {"prompt": "tags"}, "strange:Strange-v0"
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    text = (export(str(run), tmp_path / "out") / CARD).read_text()
+    assert "does not contain the prompt of training" in text and "--trust-remote-code" in text
+    assert not (tmp_path / "imported").exists()
