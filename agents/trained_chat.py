@@ -12,6 +12,7 @@ from typing import Any
 
 from gagpo.agents.chat_template import WITH_PROMPT
 from gagpo.agents.context import Context, GenerationRequest, RejectedRequest
+from gagpo.agents.encoding import THOUGHT
 from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import Message, find_prompt
 from gagpo.data import Turn
@@ -146,4 +147,5 @@ class ServedContext(ProgramContext):
             return super()._for_template(message)
         # As a context protects its own prompt: the prompt may name the marks of a thought, and the data may not.
         plain = {key: value for key, value in message.items() if key not in (DATA, "content")}
-        return {**super()._for_template(plain), "content": self._data(message["content"], message[DATA])}
+        content = self._encoder.protect(message["content"], THOUGHT, message[DATA])
+        return {**super()._for_template(plain), "content": content}
