@@ -119,7 +119,7 @@ class ServedContext(ProgramContext):
     def __init__(self, tokenizer: Any, trained: Context | None = None):
         template: Mapping[str, Any] = trained.template if trained else {}
         super().__init__(tokenizer, find_prompt("plain"), template, trained.calls if trained else "auto")
-        self._variables[WITH_PROMPT] = trained is None
+        self.tool_form.options[WITH_PROMPT] = trained is None
         self._trained = TrainedChat(trained) if trained else None
 
     def complete(self, messages: Sequence[Message]) -> list[Message]:
