@@ -25,7 +25,7 @@ from sources import PRODUCT, ROOT, large_functions, python_files
 from style import places
 
 OUTSIDE_CORE = (
-    *(f"envs/{name}" for name in ("alfworld", "webshop", "math", "sql", "web", "reasoning_gym", "scienceworld")),
+    *(f"envs/{name}" for name in ("alfworld", "webshop", "math", "sql", "web", "reasoning_gym", "scienceworld", "terminal")),
     *(f"gagpo/{name}" for name in ("cli", "interop", "planning")),
     "eval",
 )

@@ -15,7 +15,7 @@ from pydantic import Field
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome
 from gagpo.envs.tasks import Task, TaskSet, unknown_split
-from gagpo.envs.terminal.backends.base import CommandResult, Limits, Sandbox, SandboxLost, Saved
+from gagpo.envs.terminal.backends.base import CommandResult, EpisodeLimits, Sandbox, SandboxLost, Saved
 from gagpo.envs.terminal.backends.choice import BACKENDS, Backend, make_sandbox
 from gagpo.envs.terminal.exercise import PREPARE_SECONDS, Exercise, judge, prepared_tree
 from gagpo.envs.terminal.families.family import FAMILIES
@@ -28,7 +28,7 @@ from gagpo.envs.tools.env import ToolEnv
 MAX_COMMAND = 20_000  # characters
 SUBMIT = "submit"
 Form = Literal["text", "tools"]
-_GENERATED = frozenset({"families", "levels", "size", "test_size", "seed"})
+_GENERATED = frozenset({"families", "levels", "size", "test_size", "seed", "words"})
 
 
 class _Bash(Arguments):
@@ -77,12 +77,14 @@ class TerminalEnv(ToolEnv):
     families, levels: of generated tasks, see :mod:`gagpo.envs.terminal.generate`.
     size, test_size: number of generated tasks in the training split, and in each other split.
     seed: for the generated tasks.
+    words: in the training split, ``listed`` names files by sixty words; ``invented`` makes up names for each task.
     form: ``text`` takes commands; ``tools`` calls of bash, read, write, edit and submit.
     backend: ``bubblewrap``, ``podman`` or ``docker``.
     image: of the containers of podman or docker.
     command_timeout: deadline for each command, in seconds.
     max_output: bytes that are shown of each stream; the middle of more is cut.
     memory: limit for all processes of an episode, in MiB.
+    show_changes: whether the observation lists the files that the command changed.
 
     ``info`` also holds ``exit_status``, ``changes`` (files that the command changed) and, at the end, ``verdict``.
     """
@@ -109,15 +111,18 @@ class TerminalEnv(ToolEnv):
         size: int = 2000,
         test_size: int = 200,
         seed: int = 0,
+        words: Literal["listed", "invented"] = "listed",
         form: Form = "text",
         backend: Backend = "bubblewrap",
         image: str = "",
         command_timeout: float = 10.0,
         max_output: int = 2000,
         memory: int = 256,
+        show_changes: bool = False,
     ):
         super().__init__(split, max_turns, expert, render_mode)
         _require_choice("form", form, get_args(Form))
+        _require_choice("words", words, ("listed", "invented"))
         _require_choice("backend", backend, BACKENDS)
         if not 0 < command_timeout <= 3600:
             raise InvalidArgument(f"command_timeout must be above 0 and at most 3600 seconds (got {command_timeout})")
@@ -132,10 +137,12 @@ class TerminalEnv(ToolEnv):
         self.size = size
         self.test_size = test_size
         self.seed = seed
+        self.words = words
         self.form = form
         self.tools = TOOLS if form == "tools" else ()
         self.command_timeout = command_timeout
-        limits = Limits(memory=memory << 20, address_space=max(1 << 30, memory << 21))
+        self.show_changes = show_changes
+        limits = EpisodeLimits(memory=memory << 20, address_space=max(1 << 30, memory << 21))
         self.has_image = bool(image)
         self.sandbox: Sandbox = make_sandbox(backend, image, limits, max_output)
         self.exercise: Exercise | HarborTask | None = None
@@ -152,8 +159,10 @@ class TerminalEnv(ToolEnv):
             raise unknown_split(type(self).__name__, split, self.splits)
         if self.folder is not None:
             return read_tasks(self.folder, self.has_image)[split]
-        size = self.size if split == "train" else self.test_size
-        return generate_tasks(split, size, self.families, self.levels, self.seed)
+        training = split == "train"
+        size = self.size if training else self.test_size
+        invent = training and self.words == "invented"
+        return generate_tasks(split, size, self.families, self.levels, self.seed, invent)
 
     # Episodes ---------------------------------------------------------------------------------------------------------
 
@@ -217,7 +226,10 @@ class TerminalEnv(ToolEnv):
         self._status = result.status
         if action and action == self._next_command():
             self._progress += 1
-        return self._end_of_turn(_observation(result), changes=result.changes)
+        text = _observation(result)
+        if self.show_changes and result.changes:
+            text += "\n" + "\n".join(result.changes)
+        return self._end_of_turn(text, changes=result.changes)
 
     def _end_of_turn(self, text: str, valid: bool = True, changes: Sequence[str] = ()) -> Outcome:
         """The outcome of a turn; the last one is judged like a submission."""

@@ -21,8 +21,8 @@ from gagpo.envs.terminal.families import (
     settings,
     texts,
 )
-from gagpo.envs.terminal.families.family import FAMILIES, Family
-from gagpo.envs.terminal.families.words import Words
+from gagpo.envs.terminal.families.family import FAMILIES, TaskFamily
+from gagpo.envs.terminal.families.words import INVENTED, SplitWords
 
 MODULES = (archives, finding, logs, processes, programs, repositories, settings, texts)
 """Imported so that their families are registered."""
@@ -35,12 +35,14 @@ HELD_OUT = ("git-bisect", "join-tables", "mirror-folder", "move-by-age", "set-ya
 """Families of the split ``unseen``; they are in no other split."""
 
 
-def families_of(names: Iterable[str] | str, split: str) -> list[Family]:
+def families_of(names: Iterable[str] | str, split: str) -> list[TaskFamily]:
     """The families of a split among those named, in order; ``all`` for all of them.
 
     Raises InvalidArgument for an unknown name.
     """
-    chosen = list(FAMILIES) if names == "all" else [names] if isinstance(names, str) else list(names)
+    chosen = [names] if isinstance(names, str) else list(names)
+    if names == "all":
+        chosen = list(FAMILIES)
     unknown = [name for name in chosen if name not in FAMILIES]
     if unknown:
         raise InvalidArgument(f"unknown family {unknown[0]!r:.80}; {hint(str(unknown[0]), sorted(FAMILIES))}")
@@ -54,15 +56,19 @@ def families_of(names: Iterable[str] | str, split: str) -> list[Family]:
 
 @functools.lru_cache(maxsize=64)
 def generate_tasks(
-    split: str, size: int, families: tuple[str, ...] | str, levels: tuple[int, ...], seed: int
+    split: str, size: int, families: tuple[str, ...] | str, levels: tuple[int, ...], seed: int, invent: bool = False
 ) -> TaskSet:
-    """The first ``size`` tasks of a split. The families and levels take turns; no file is made yet."""
+    """The first ``size`` tasks of a split. The families and levels take turns; no file is made yet.
+
+    invent: the names in each task are made up.
+    """
     pairs = [(kind.name, level) for kind in families_of(families, split) for level in levels if level <= kind.levels]
     advice = f"No family of {split} has one of the levels {list(levels)}."
+    words = INVENTED if invent else split
     tasks = []
     for number in range(size if pairs else 0):
         name, level = pairs[number % len(pairs)]
-        task_id = f"{name}-{level}-{split}-{number // len(pairs):06}-{seed}"
+        task_id = f"{name}-{level}-{words}-{number // len(pairs):06}-{seed}"
         digest = hashlib.sha256(f"{VERSION} {task_id}".encode()).hexdigest()[:16]
         tasks.append(Task(task_id, split, name, digest, level=level))
     return TaskSet(split, tasks, advice)
@@ -76,7 +82,7 @@ def exercise(task_id: str) -> Exercise:
     """
     name, *numbers = task_id.rsplit("-", 4)
     kind = FAMILIES.get(name)
-    if kind is None or len(numbers) != 4 or not numbers[0].isdigit() or numbers[1] not in SPLITS:
+    if kind is None or len(numbers) != 4 or not numbers[0].isdigit() or numbers[1] not in (*SPLITS, INVENTED):
         raise UnknownTask(f"no generated task has the id {task_id!r:.200}")
     rng = random.Random(f"{VERSION} {task_id}")
-    return kind.make(rng, min(int(numbers[0]), kind.levels), Words(rng, numbers[1]))
+    return kind.make(rng, min(int(numbers[0]), kind.levels), SplitWords(rng, numbers[1]))

@@ -29,7 +29,8 @@ KWARGS: dict[str, dict[str, Any]] = {
     "gagpo/WebShop-v0": {"products": 100},
     "gagpo-test/Corridor-v0": {},
 }
-NOT_HERE = {"gagpo/Program-v0", "gagpo/Web-v0", "gagpo/ScienceWorld-v0"}  # need a model, a browser, Java
+# They need a model, a browser, Java, bubblewrap.
+NOT_HERE = {"gagpo/Program-v0", "gagpo/Web-v0", "gagpo/ScienceWorld-v0", "gagpo/Terminal-v0"}
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ class BadTree(GagpoError, ValueError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class EpisodeLimits:
     """Limits of an episode. Those of sizes are in bytes.
 
     memory: resident memory of all processes together, looked at 20 times a second.

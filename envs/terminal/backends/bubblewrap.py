@@ -26,7 +26,7 @@ from gagpo.envs.terminal.backends.base import (
     WORKING_FOLDER,
     BadTree,
     CommandResult,
-    Limits,
+    EpisodeLimits,
     SandboxLost,
     SandboxUnavailable,
     Saved,
@@ -186,6 +186,10 @@ class SandboxProcess:
         return (self._process.stderr.read(4000) or b"").decode("utf-8", "replace")
 
     @property
+    def id(self) -> int:
+        return self._process.pid
+
+    @property
     def usable(self) -> bool:
         """Whether it runs, and this process is not a fork of the one that made it."""
         return os.getpid() == self._owner and self._process.poll() is None
@@ -238,8 +242,8 @@ def _make() -> SandboxProcess:
 class BubblewrapSandbox:
     """A sandbox of bubblewrap; made by the first ``start`` and used again by the next ones."""
 
-    def __init__(self, limits: Limits | None = None, max_output: int = 4000):
-        self.limits = limits or Limits()
+    def __init__(self, limits: EpisodeLimits | None = None, max_output: int = 4000):
+        self.limits = limits or EpisodeLimits()
         self.max_output = max_output
         self._process: SandboxProcess | None = None
         self._directory = WORKING_FOLDER
@@ -271,6 +275,11 @@ class BubblewrapSandbox:
 
     def restore(self, saved: Saved) -> str:
         return self._start(list(saved.entries), saved.directory, saved.variables, ())
+
+    @property
+    def process(self) -> int:
+        """The id of the process that contains the sandbox; 0 before the first ``start``."""
+        return self._process.id if self._process is not None else 0
 
     def close(self) -> None:
         process = self._process

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.terminal.backends.base import Limits, Sandbox
+from gagpo.envs.terminal.backends.base import EpisodeLimits, Sandbox
 from gagpo.envs.terminal.backends.bubblewrap import BubblewrapSandbox
 from gagpo.envs.terminal.backends.container import ContainerSandbox
 
@@ -13,7 +13,7 @@ Backend = Literal["bubblewrap", "podman", "docker"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
 
 
-def make_sandbox(backend: str, image: str, limits: Limits, max_output: int) -> Sandbox:
+def make_sandbox(backend: str, image: str, limits: EpisodeLimits, max_output: int) -> Sandbox:
     """A sandbox that is not started yet.
 
     Raises InvalidArgument if the backend needs an image and none is named, or takes none.

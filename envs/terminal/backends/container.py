@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 
-from gagpo.envs.terminal.backends.base import WORKING_FOLDER, Limits, SandboxUnavailable
+from gagpo.envs.terminal.backends.base import WORKING_FOLDER, EpisodeLimits, SandboxUnavailable
 from gagpo.envs.terminal.backends.bubblewrap import (
     CAPABILITIES,
     ROOT_FOLDERS,
@@ -20,7 +20,7 @@ from gagpo.envs.terminal.backends.bubblewrap import (
 MEMORY_OF_SUPERVISOR = 64 << 20
 
 
-def arguments(engine: str, image: str, limits: Limits) -> list[str]:
+def arguments(engine: str, image: str, limits: EpisodeLimits) -> list[str]:
     """The command line of a container.
 
     The engine's filter of system calls and its profile forbid mounting, also to the supervisor. The shell of an agent
@@ -45,7 +45,7 @@ class ContainerSandbox(BubblewrapSandbox):
     engine: ``podman`` or ``docker``.
     """
 
-    def __init__(self, engine: str, image: str, limits: Limits | None = None, max_output: int = 4000):
+    def __init__(self, engine: str, image: str, limits: EpisodeLimits | None = None, max_output: int = 4000):
         super().__init__(limits, max_output)
         self.engine = engine
         self.image = image

@@ -36,9 +36,17 @@ START_SECONDS = 10.0
 MAX_ENTRIES = 20_000
 MAX_READ = 64 * 2**20  # bytes of a tree that are sent
 
-NEW_MOUNTS, NEW_HOSTNAME, NEW_IPC, NEW_PROCESSES = 0x20000, 0x4000000, 0x8000000, 0x20000000
+NEW_MOUNTS = 0x20000
+NEW_HOSTNAME = 0x4000000
+NEW_IPC = 0x8000000
+NEW_PROCESSES = 0x20000000
 NEW_ANY = 0x7E020000  # all of them and those of users, networks and control groups
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
 MNT_DETACH = 2
 
 LIBRARY = ctypes.CDLL(None, use_errno=True)
@@ -102,9 +110,15 @@ def _filter(machine: str) -> bytes:
     numbers: Any = DENIED.get(machine)
     if numbers is None:
         return b""
-    load, equal, at_least, any_bit, give_back = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, error = 0x7FFF0000, 0x50000
-    not_permitted, not_implemented, no_such_family = error | 1, error | 38, error | 97
+    load = 0x20
+    equal = 0x15
+    at_least = 0x35
+    any_bit = 0x45
+    give_back = 0x06
+    allow = 0x7FFF0000
+    not_permitted = 0x50001  # an error with its number
+    not_implemented = 0x50000 | 38
+    no_such_family = 0x50000 | 97
     program = [(load, 0, 0, 4), (equal, 1, 0, numbers["arch"]), (give_back, 0, 0, not_permitted), (load, 0, 0, 0)]
     # The second set of calls of x86-64, with numbers from 2**30 on, would lead around the list.
     program += [(at_least, 0, 1, 0x40000000), (give_back, 0, 0, not_permitted)]

@@ -9,7 +9,7 @@ import tarfile
 
 from gagpo.envs.terminal.exercise import Exercise, Final
 from gagpo.envs.terminal.families.family import family, sentence
-from gagpo.envs.terminal.families.words import Words
+from gagpo.envs.terminal.families.words import SplitWords
 from gagpo.envs.terminal.tree import CHANGED, Node, file, folder, link
 
 MAX_UNPACKED = 1 << 20
@@ -43,7 +43,7 @@ def unpack(data: bytes) -> dict[str, bytes]:
 
 
 @family("pack-archive", 2)
-def pack_archive(rng: random.Random, level: int, words: Words) -> Exercise:
+def pack_archive(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     source, target = words.stems(2)
     stems = words.stems(3 + level)
     tree = {f"{source}/{stem}.txt": file(f"{sentence(rng, stems)}\n") for stem in stems}
@@ -73,7 +73,7 @@ def _archive(final: Final, path: str) -> dict[str, bytes]:
 
 
 @family("unpack-archive", 2)
-def unpack_archive(rng: random.Random, level: int, words: Words) -> Exercise:
+def unpack_archive(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, inner, member_name, target = words.stems(4)
     stems = words.stems(3)
     content = {f"{inner}/{stem}.txt": f"{sentence(rng, stems)}\n".encode() for stem in [*stems, member_name]}
@@ -92,7 +92,7 @@ def unpack_archive(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("set-permissions", 3)
-def set_permissions(rng: random.Random, level: int, words: Words) -> Exercise:
+def set_permissions(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     stems = words.stems(5)
     tree: dict[str, Node] = {}
     for i, stem in enumerate(stems):
@@ -121,7 +121,7 @@ def set_permissions(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("mend-links", 2)
-def mend_links(rng: random.Random, level: int, words: Words) -> Exercise:
+def mend_links(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     current, place = words.stems(2)
     releases = words.stems(3)
     tree: dict[str, Node] = {f"{place}/{release}/{current}.txt": file(f"{release}\n") for release in releases}
@@ -148,7 +148,7 @@ def mend_links(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("mirror-folder", 2)
-def mirror_folder(rng: random.Random, level: int, words: Words) -> Exercise:
+def mirror_folder(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     source, target = words.stems(2)
     stems = words.stems(4)
     tree: dict[str, Node] = {f"{source}/{words.stem()}/{stem}.txt": file(f"{stem}\n", 0o640) for stem in stems}

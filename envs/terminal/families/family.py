@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gagpo.envs.terminal.exercise import Exercise
-from gagpo.envs.terminal.families.words import Words
+from gagpo.envs.terminal.families.words import SplitWords
 
-Maker = Callable[[random.Random, int, Words], Exercise]
+Maker = Callable[[random.Random, int, SplitWords], Exercise]
 
 
 @dataclass(frozen=True)
-class Family:
+class TaskFamily:
     """A kind of task.
 
     levels: number of levels; higher ones are harder.
@@ -27,14 +27,14 @@ class Family:
     needs: str = ""
 
 
-FAMILIES: dict[str, Family] = {}
+FAMILIES: dict[str, TaskFamily] = {}
 
 
 def family(name: str, levels: int, needs: str = "") -> Callable[[Maker], Maker]:
     """Register a function as the maker of a family."""
 
     def register(make: Maker) -> Maker:
-        FAMILIES[name] = Family(name, levels, make, needs)
+        FAMILIES[name] = TaskFamily(name, levels, make, needs)
         return make
 
     return register

@@ -6,14 +6,14 @@ import random
 
 from gagpo.envs.terminal.exercise import Exercise, Final
 from gagpo.envs.terminal.families.family import family, sentence
-from gagpo.envs.terminal.families.words import Words
+from gagpo.envs.terminal.families.words import SplitWords
 from gagpo.envs.terminal.tree import CHANGED, Node, file
 
 _ENDINGS = ("txt", "log", "csv", "md")
 DAY = 86_400
 
 
-def _scattered(rng: random.Random, words: Words, count: int, depth: int) -> dict[str, Node]:
+def _scattered(rng: random.Random, words: SplitWords, count: int, depth: int) -> dict[str, Node]:
     """Files of one line each with different endings, at most ``depth`` folders deep."""
     folders = [""] + [f"{words.stem()}/" for _ in range(depth)]
     stems = words.stems(count)
@@ -36,7 +36,7 @@ def _all_right(final: Final, expected: dict[str, str]) -> bool:
 
 
 @family("move-by-ending", 3)
-def move_by_ending(rng: random.Random, level: int, words: Words) -> Exercise:
+def move_by_ending(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     target, ending = words.stem(), rng.choice(_ENDINGS)
     tree = _scattered(rng, words, 4 + 2 * level, level - 1)
     expected = _moved(tree, {path for path in tree if path.endswith(f".{ending}")}, target)
@@ -53,7 +53,7 @@ def move_by_ending(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("find-by-content", 3)
-def find_by_content(rng: random.Random, level: int, words: Words) -> Exercise:
+def find_by_content(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     target, secret = words.stem(), words.stem()
     tree = _scattered(rng, words, 4 + 2 * level, level - 1)
     for path in rng.sample(sorted(tree), k=level):
@@ -71,7 +71,7 @@ def find_by_content(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("remove-by-size", 2)
-def remove_by_size(rng: random.Random, level: int, words: Words) -> Exercise:
+def remove_by_size(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     bound, first = rng.choice([1000, 2000, 3000]), words.stem()
     depth = [""] + [f"{words.stem()}/" for _ in range(level - 1)]
     names = [f"{rng.choice(depth)}{stem}.bin" for stem in words.stems(4 + 2 * level)]
@@ -89,7 +89,7 @@ def remove_by_size(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("move-by-age", 2)
-def move_by_age(rng: random.Random, level: int, words: Words) -> Exercise:
+def move_by_age(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     target, mark = words.stem(), f"{words.stem()}.mark"
     tree = {mark: file("", changed=CHANGED)}
     for stem in words.stems(4 + 2 * level):
@@ -113,7 +113,7 @@ def move_by_age(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("rename-by-rule", 3)
-def rename_by_rule(rng: random.Random, level: int, words: Words) -> Exercise:
+def rename_by_rule(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     old, new = rng.sample(["txt", "text", "md", "rst", "dat"], k=2)
     prefix = words.stem()
     stems = words.stems(3 + level)

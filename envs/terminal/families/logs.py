@@ -8,7 +8,7 @@ from collections import Counter
 
 from gagpo.envs.terminal.exercise import Exercise
 from gagpo.envs.terminal.families.family import family
-from gagpo.envs.terminal.families.words import PEOPLE, Words
+from gagpo.envs.terminal.families.words import PEOPLE, SplitWords
 from gagpo.envs.terminal.tree import file
 
 
@@ -22,7 +22,7 @@ def _log(rng: random.Random, count: int) -> list[tuple[str, str, str]]:
 
 
 @family("log-failures", 3)
-def log_failures(rng: random.Random, level: int, words: Words) -> Exercise:
+def log_failures(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, target = words.stems(2)
     rows = _log(rng, 30)
     person = rng.choice(sorted({user for _, user, result in rows if result == "failed"}))
@@ -61,7 +61,7 @@ def log_failures(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("log-ranking", 2)
-def log_ranking(rng: random.Random, level: int, words: Words) -> Exercise:
+def log_ranking(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, target = words.stems(2)
     users = rng.sample(PEOPLE, k=4)
     rows = [user for i, user in enumerate(users) for _ in range(3 + 2 * i)]
@@ -95,7 +95,7 @@ def log_ranking(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("csv-total", 3)
-def csv_total(rng: random.Random, level: int, words: Words) -> Exercise:
+def csv_total(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, target = words.stems(2)
     kinds = words.stems(3)
     rows = [(rng.choice(kinds), rng.randint(1, 99), rng.randint(1, 9)) for _ in range(8 + 4 * level)]
@@ -119,7 +119,7 @@ def csv_total(rng: random.Random, level: int, words: Words) -> Exercise:
     python_value = "int(r['price']) * int(r['count'])" if level == 3 else "int(r['price'])"
     python_condition = f" if r['item'] == '{selected_item}'" if level > 1 else ""
     python = f"import csv; print(sum({python_value} for r in csv.DictReader(open('{name}.csv')){python_condition}))"
-    wrong = "{s+=$3}END{print s}" if level == 1 else "{s+=$2}END{print s}" if level == 3 else "{s+=1}END{print s}"
+    wrong = {1: "{s+=$3}END{print s}", 2: "{s+=1}END{print s}", 3: "{s+=$2}END{print s}"}[level]
     return Exercise(
         f"Write {text} in {name}.csv into {target}.",
         tree,
@@ -131,7 +131,7 @@ def csv_total(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("ask-sqlite", 2)
-def ask_sqlite(rng: random.Random, level: int, words: Words) -> Exercise:
+def ask_sqlite(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, table, target = words.stems(3)
     people = rng.sample(PEOPLE, k=8)
     amounts = rng.sample(range(10, 99), k=len(people))

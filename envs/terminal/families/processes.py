@@ -6,7 +6,7 @@ import random
 
 from gagpo.envs.terminal.exercise import Exercise, Final
 from gagpo.envs.terminal.families.family import family
-from gagpo.envs.terminal.families.words import Words
+from gagpo.envs.terminal.families.words import SplitWords
 from gagpo.envs.terminal.tree import file
 
 _WORKER = "#!/bin/bash\necho $$ > $1.pid\nwhile :; do sleep 1; done\n"
@@ -21,7 +21,7 @@ while True:
 
 
 @family("stop-process", 2)
-def stop_process(rng: random.Random, level: int, words: Words) -> Exercise:
+def stop_process(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     script = words.stem()
     workers = words.stems(1 + level)
     target = rng.choice(workers)
@@ -48,7 +48,7 @@ def stop_process(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("ask-port", 2)
-def ask_port(rng: random.Random, level: int, words: Words) -> Exercise:
+def ask_port(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, target, ready = words.stems(3)
     port = rng.randint(3000, 9000)
     secret = f"{words.stem()}-{rng.randint(100, 999)}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from gagpo.envs.terminal.exercise import Exercise, Final
 from gagpo.envs.terminal.families.family import family
-from gagpo.envs.terminal.families.words import Words
+from gagpo.envs.terminal.families.words import SplitWords
 from gagpo.envs.terminal.tree import file
 
 
@@ -125,7 +125,7 @@ def _results(final: Final, module: str, function: str, cases: list[list[Any]]) -
 
 
 @family("mend-python", 2)
-def mend_python(rng: random.Random, level: int, words: Words) -> Exercise:
+def mend_python(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     module, name, test, other = words.stems(4)
     function = rng.choice(FUNCTIONS)
     cases = [function.draw(rng) for _ in range(20)]
@@ -176,7 +176,7 @@ _SUMS: dict[int, tuple[str, Callable[[list[int]], int], str, str]] = {
 
 
 @family("write-script", 3)
-def write_script(rng: random.Random, level: int, words: Words) -> Exercise:
+def write_script(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name = words.stem()
     purpose, compute, code, other = _SUMS[level]
     cases = [[rng.randint(1, 99) for _ in range(rng.randint(2, 6))] for _ in range(6)]

@@ -6,7 +6,7 @@ import random
 
 from gagpo.envs.terminal.exercise import Exercise, Final
 from gagpo.envs.terminal.families.family import family, sentence
-from gagpo.envs.terminal.families.words import Words
+from gagpo.envs.terminal.families.words import SplitWords
 from gagpo.envs.terminal.tree import file
 
 _BEGIN = "git init -q -b main"
@@ -17,7 +17,7 @@ def _commit(message: str) -> str:
 
 
 @family("git-recover", 2, needs="git")
-def git_recover(rng: random.Random, level: int, words: Words) -> Exercise:
+def git_recover(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     stems = words.stems(4)
     lost_file = stems[0]
     tree = {f"{stem}.txt": file(f"{sentence(rng, stems)}\n") for stem in stems}
@@ -52,7 +52,7 @@ def git_recover(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("git-conflict", 2, needs="git")
-def git_conflict(rng: random.Random, level: int, words: Words) -> Exercise:
+def git_conflict(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, branch, main_line, other, first = words.stems(5)
     lines = words.stems(3)
     tree = {f"{name}.txt": file("".join(f"{line}\n" for line in lines))}
@@ -94,7 +94,7 @@ def git_conflict(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("git-bisect", 2, needs="git")
-def git_bisect(rng: random.Random, level: int, words: Words) -> Exercise:
+def git_bisect(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     script, target = words.stems(2)
     count = 5 + 3 * level
     bad = rng.randint(1, count - 2)

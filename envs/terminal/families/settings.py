@@ -8,7 +8,7 @@ import random
 
 from gagpo.envs.terminal.exercise import Exercise, Final
 from gagpo.envs.terminal.families.family import family
-from gagpo.envs.terminal.families.words import Words
+from gagpo.envs.terminal.families.words import SplitWords
 from gagpo.envs.terminal.tree import file
 
 
@@ -24,7 +24,7 @@ def _same_lines(final: Final, path: str, expected: str) -> bool:
 
 
 @family("set-env", 2)
-def set_env(rng: random.Random, level: int, words: Words) -> Exercise:
+def set_env(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     key, other, *more = (stem.upper() for stem in words.stems(4))
     name = words.stem()
     old, new = rng.sample(range(1000, 9999), k=2)
@@ -47,7 +47,7 @@ def set_env(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("set-ini", 2)
-def set_ini(rng: random.Random, level: int, words: Words) -> Exercise:
+def set_ini(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, *sections = words.stems(2 + level)
     keys = words.stems(3)
     section, key = rng.choice(sections), rng.choice(keys)
@@ -85,7 +85,7 @@ def _ini(text: str) -> dict[str, dict[str, str]]:
 
 
 @family("set-json", 3)
-def set_json(rng: random.Random, level: int, words: Words) -> Exercise:
+def set_json(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, outer, key, other, more = words.stems(5)
     old, new = rng.sample(range(100, 999), k=2)
     inner: dict[str, object] = {key: old, other: [1, 2, {key: old}], more: None}
@@ -121,7 +121,7 @@ def _json(text: str | None) -> object:
 
 
 @family("set-yaml", 2)
-def set_yaml(rng: random.Random, level: int, words: Words) -> Exercise:
+def set_yaml(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, *services = words.stems(2 + level)
     service = rng.choice(services)
     port, new = rng.sample(range(2000, 9000), k=2)

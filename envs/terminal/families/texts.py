@@ -7,13 +7,14 @@ from collections import Counter
 
 from gagpo.envs.terminal.exercise import Exercise
 from gagpo.envs.terminal.families.family import family, sentence
-from gagpo.envs.terminal.families.words import PEOPLE, Words
+from gagpo.envs.terminal.families.words import PEOPLE, SplitWords
 from gagpo.envs.terminal.tree import file
 
 
 @family("count-lines", 3)
-def count_lines(rng: random.Random, level: int, words: Words) -> Exercise:
-    name, word, answer_file = words.stem(), words.stem(), words.stem()
+def count_lines(rng: random.Random, level: int, words: SplitWords) -> Exercise:
+    name, word = words.stems(2)
+    answer_file = words.stem()
     fillers = words.stems(4)
     lines = [sentence(rng, [*fillers, word], 3) for _ in range(8 + 4 * level)]
     lines += [f"{word} {word} {word}", f"{fillers[1]}{word}x {fillers[2]}", fillers[3]]
@@ -42,7 +43,7 @@ def count_lines(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("sort-lines", 3)
-def sort_lines(rng: random.Random, level: int, words: Words) -> Exercise:
+def sort_lines(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, target = words.stem(), words.stem()
     stems = words.stems(5)
     lines = [f"{rng.randint(1, 300)} {rng.choice(stems)}" for _ in range(10)] + [f"9 {stems[0]}", f"10 {stems[1]}"]
@@ -80,7 +81,7 @@ def sort_lines(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("join-tables", 2)
-def join_tables(rng: random.Random, level: int, words: Words) -> Exercise:
+def join_tables(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     first, second, target = words.stems(3)
     people = rng.sample(PEOPLE, k=8)
     ages = {person: rng.randint(20, 60) for person in people[:6]}
@@ -116,7 +117,7 @@ def join_tables(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("filter-rows", 3)
-def filter_rows(rng: random.Random, level: int, words: Words) -> Exercise:
+def filter_rows(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, target = words.stems(2)
     people = rng.sample(PEOPLE, k=8 + level)
     bound = rng.randint(30, 70)
@@ -159,7 +160,7 @@ def filter_rows(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 @family("replace-word", 3)
-def replace_word(rng: random.Random, level: int, words: Words) -> Exercise:
+def replace_word(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     old, new = words.stems(2)
     stems = words.stems(3 + level)
     folders = [""] + [f"{words.stem()}/" for _ in range(level - 1)]
@@ -190,12 +191,12 @@ def replace_word(rng: random.Random, level: int, words: Words) -> Exercise:
 
 
 def _replaced(word: str, old: str, new: str) -> str:
-    """Words are separated by spaces and line ends."""
+    """SplitWords are separated by spaces and line ends."""
     return "\n".join(new if part == old else part for part in word.split("\n"))
 
 
 @family("most-frequent", 2)
-def most_frequent(rng: random.Random, level: int, words: Words) -> Exercise:
+def most_frequent(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, target = words.stems(2)
     stems = words.stems(5)
     counts = {stem: 3 + 2 * i for i, stem in enumerate(stems)}

@@ -1,4 +1,4 @@
-"""Words for names and texts; each split has its own, so that no task of one split begins like a task of another."""
+"""SplitWords for names and texts; each split has its own, so that no task of one split begins like a task of another."""
 
 from __future__ import annotations
 
@@ -34,14 +34,28 @@ PEOPLE = [
     "omar",
     "pia",
 ]
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
-class Words:
+INVENTED = "invented"
+"""In place of a split: words that no list has, so that a model must read them."""
+
+
+def _invented(rng: random.Random) -> list[str]:
+    """Twenty made-up words of four to eight letters, none of which is in a list."""
+    listed = {stem for text in _STEMS.values() for stem in text.split()}
+    words: dict[str, None] = {}
+    while len(words) < 20:
+        word = "".join(rng.choice("bcdfghjklmnprstvwxz") + rng.choice("aeiouy") for _ in range(rng.randint(2, 4)))
+        if word not in listed:
+            words[word] = None
+    return list(words)
+
+
+class SplitWords:
     """Draws words of a split without repeating one."""
 
     def __init__(self, rng: random.Random, split: str):
-        self._stems = _STEMS[split].split()
+        self._stems = _STEMS[split].split() if split in _STEMS else _invented(rng)
         rng.shuffle(self._stems)
 
     def stem(self) -> str:

@@ -70,6 +70,13 @@ def test_what_ends_a_shell_is_said(make):
     assert "syntax error" in env.step("if (")[0]
 
 
+def test_changes_can_be_shown(make):
+    env = make(show_changes=True)
+    env.reset(seed=0)
+    assert env.step("mkdir x; touch x/y")[0] == "[exit status 0, in /app]\n+ app/x\n+ app/x/y"
+    assert env.step("ls x")[0] == "y\n[exit status 0, in /app]"
+
+
 def test_tools(make):
     env = make(form="tools", expert=True)
     _, info = env.reset(seed=0, options={"task": "count-lines-1-train-000000-0"})

@@ -83,6 +83,14 @@ def test_texts_differ_within_and_between_splits():
     assert not texts["train"] & (texts["test"] | texts["validation"] | texts["unseen"])
 
 
+def test_invented_words_are_in_no_list():
+    tasks = generate_tasks("train", 50, "all", (1,), 0, True)
+    listed = {stem for text in _STEMS.values() for stem in text.split()}
+    for name in tasks.ids:
+        paths = "/".join(exercise(name).tree).replace(".", "/").split("/")
+        assert not listed & set(paths), name
+
+
 def test_splits_share_no_word():
     stems = [set(text.split()) for text in _STEMS.values()]
     assert sum(map(len, stems)) == len(set.union(*stems))

@@ -11,7 +11,7 @@ import pytest
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.terminal.backends import bubblewrap
-from gagpo.envs.terminal.backends.base import BadTree, Limits, SandboxLost, SandboxUnavailable
+from gagpo.envs.terminal.backends.base import BadTree, EpisodeLimits, SandboxLost, SandboxUnavailable
 from gagpo.envs.terminal.backends.bubblewrap import BubblewrapSandbox
 from gagpo.envs.terminal.tree import file, folder, link, to_wire
 
@@ -90,7 +90,7 @@ def test_output_is_cut_in_the_middle(sandbox):
 
 
 def test_limits():
-    small = BubblewrapSandbox(Limits(memory=64 << 20, processes=20, disk=1 << 20, file_size=1 << 19, files=50))
+    small = BubblewrapSandbox(EpisodeLimits(memory=64 << 20, processes=20, disk=1 << 20, file_size=1 << 19, files=50))
     try:
         small.start({})
     except SandboxUnavailable as error:
@@ -258,7 +258,7 @@ def test_a_lost_sandbox_is_made_again():
         sandbox.start(TREE)
     except SandboxUnavailable as error:
         pytest.skip(str(error))
-    os.kill(sandbox._process._process.pid, signal.SIGKILL)
+    os.kill(sandbox.process, signal.SIGKILL)
     sandbox._process._process.wait(5.0)
     with pytest.raises(SandboxLost, match="ended"):
         sandbox.run("true", 5.0)

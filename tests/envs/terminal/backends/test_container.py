@@ -2,13 +2,15 @@
 
 import pytest
 
-from gagpo.envs.terminal.backends.base import Limits, SandboxUnavailable
+from gagpo.envs.terminal.backends.base import EpisodeLimits, SandboxUnavailable
 from gagpo.envs.terminal.backends.container import ContainerSandbox, arguments
 
 
 @pytest.mark.parametrize("engine", ["podman", "docker"])
 def test_the_command_line(engine):
-    line = arguments(engine, "docker.io/library/python:3.12", Limits(memory=256 << 20, disk=64 << 20, processes=64))
+    line = arguments(
+        engine, "docker.io/library/python:3.12", EpisodeLimits(memory=256 << 20, disk=64 << 20, processes=64)
+    )
     assert line[:3] == [engine, "run", "--rm"]
     for option in ("--network=none", "--cap-drop=ALL", "--memory=402653184", "--pids-limit=72", "--user=0:0"):
         assert option in line, option
