@@ -1,4 +1,4 @@
-"""SplitWords for names and texts; each split has its own, so that no task of one split begins like a task of another."""
+"""Words for names and texts; each split has its own, so that no task of one split begins like a task of another."""
 
 from __future__ import annotations
 
