@@ -1,4 +1,11 @@
-"""Rollouts: one agent runs many episodes at once over a pool of environments."""
+"""Rollouts: one agent runs many episodes at once over a pool of environments.
+
+One loop serves two needs. In batches, all live episodes wait for each other: what is decoded together then depends on
+the jobs alone. Floating-point sums depend on what is decoded together, so this is what makes a run repeat bit for bit.
+Asynchronously no episode waits for another, which is faster with slow environments, and no run repeats.
+
+One thread runs the loop. Neither agent nor pool therefore needs a lock, and ``rollout.ahead`` gives both to its thread.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +33,7 @@ __all__ = [
     "rollout",
 ]
 
-POLL_SECONDS = 0.005  # wait for the agent before the pool is checked again
+POLL_SECONDS = 0.005  # wait for the agent before the pool is checked again; short, since environments idle meanwhile
 
 
 @dataclass
@@ -197,6 +204,7 @@ class RolloutLoop:
             self._waiting.discard(event.slot)
             outcome = apply_event(self.states[event.slot], event)
             if event.kind == "restarted":
+                # The engine's cache holds the lost episode's tokens, and a program's last request belongs to it.
                 self.agent.forget(event.slot)
             turns = self.states[event.slot].episode.turns
             if outcome:
@@ -241,7 +249,7 @@ class RolloutLoop:
         state = self.states.pop(slot)
         episode = state.episode
         episode.outcome = outcome
-        if outcome != "failed":
+        if outcome != "failed":  # after a failure the state is unknown
             episode.end_observation, episode.end_state = state.observation, state.info.get("state")
         self.agent.forget(slot)
         self.pool.release(slot)

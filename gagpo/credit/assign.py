@@ -1,4 +1,8 @@
-"""From turns and a credit's settings to advantages."""
+"""From turns and a credit's settings to advantages.
+
+Credit takes arrays of rewards, states and counts, and needs no model and no trainer. So each credit is tested against
+an independent implementation, and other trainers can use it from their padded token matrices.
+"""
 
 from __future__ import annotations
 
@@ -96,6 +100,7 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
     advantage = np.zeros(turns.num_tokens if by_token else turns.num_turns)
     target = np.zeros(len(advantage)) if settings.critic else None
     for mask_E, env_turns in turns.by_env():
+        # A mask per axis: environments may alternate in a batch, so their turns are not one slice.
         mask_N = mask_E[turns.episode_N]
         mask_K = np.repeat(mask_N, turns.tokens_N)
         mask = mask_K if by_token else mask_N

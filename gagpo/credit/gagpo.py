@@ -1,4 +1,9 @@
-"""GAGPO: generalised advantages on a value estimated from the task group (arXiv 2605.13217)."""
+"""GAGPO: generalised advantages on a value estimated from the task group (arXiv 2605.13217).
+
+The value of a state is a mean over its visits in the task group, where PPO trains a critic. So nothing has to be
+learned before an advantage means something. The price: a state that one episode visits is worth that episode's own
+return, so credit per turn needs repeated states (metrics ``repeated_states``, ``visits_1``).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Rows: the token sequences that the trainer reads.
 
+A row may hold many turns because a causal model reads a conversation once and predicts all of its responses in that
+pass. Whether a turn continues the row is read from the tokens, not from the setting ``history``: a chat template can
+change earlier text, and a row must be exactly what the engine read.
 Shape suffixes: N turns, K response tokens of the batch, L tokens of a row.
 """
 
@@ -60,6 +63,7 @@ def build_rows(episodes: Sequence[Episode]) -> list[Row]:
         for turn in episode.turns:
             first = len(turn.prompt_ids)
             count = len(turn.response_ids)
+            # Token for token: text that looks alike may have been encoded in another way.
             continues = 0 < len(ids) <= first and np.array_equal(turn.prompt_ids[: len(ids)], ids)
             if not continues:
                 rows += _finished_row(ids, columns, episode, groups)
@@ -69,6 +73,7 @@ def build_rows(episodes: Sequence[Episode]) -> list[Row]:
             # Turns without tokens are counted too: these numbers are places in the columns of Turns.
             if count:
                 offset_K = np.arange(count)
+                # Turns of demonstrations have no log-probabilities.
                 logprob_K = turn.logprobs if len(turn.logprobs) == count else np.zeros(count, np.float32)
                 columns.append((first + offset_K, np.full(count, turn_number), token_number + offset_K, logprob_K))
             turn_number += 1

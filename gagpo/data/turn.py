@@ -1,4 +1,8 @@
-"""A turn of an episode: what was sampled, and what the environment answered."""
+"""A turn of an episode: what was sampled, and what the environment answered.
+
+Turns are frozen, so that no stage changes what another one has read. What training computes for a turn stands in a
+record of its own (:mod:`gagpo.data.turn_credit`), not in more fields here.
+"""
 
 from __future__ import annotations
 
@@ -152,6 +156,7 @@ class Turn:
 
     def _with(self, **fields: Any) -> Turn:
         """A copy with other fields, faster than ``dataclasses.replace`` by several times: every step copies a turn."""
+        # A frozen dataclass can only be filled past its __setattr__; nobody else has seen this object yet.
         turn = object.__new__(Turn)
         turn.__dict__.update(self.__dict__, **fields)
         return turn

@@ -1,7 +1,11 @@
 """How rows are divided: into mini-batches of an optimiser step, and those into micro-batches of a forward pass.
 
 A micro-batch has its rows one after the other on one token axis, without padding, or as trees that share prefixes.
-Shape suffixes: K response tokens, U their predictions, T flat tokens of a micro-batch, L tokens of a row.
+
+Rows differ in length, and padding is computed for nothing. Rows of a task group begin with the same prompt, so a tree
+that reads a prefix once does a fraction of the work. Nothing of this may change a result: every micro-batch divides by
+the counts of its mini-batch. Shape suffixes: K response tokens, U their predictions, T flat tokens of a micro-batch, L
+tokens of a row.
 """
 
 from __future__ import annotations
@@ -131,6 +135,7 @@ class Packing:
             target_K = target_K[first_U]
             temperature_K = temperature_K[first_U]
         if self.rounded:
+            # The added predictions repeat the first one, and no response token reads them: they have no gradient.
             prediction_K = np.arange(len(keep_K)) if prediction_K is None else prediction_K
             keep_K = _rounded_up(keep_K)
             target_K = _rounded_up(target_K)
@@ -204,5 +209,6 @@ def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> I
     if len(groups) < count:
         groups = np.arange(len(rows))
         group_R = groups
+    # Whole groups stay together: their rows share prefixes, and their advantages are relative to each other.
     for part in np.array_split(rng.permutation(groups), min(count, len(groups))):
         yield [rows[place] for group in part for place in np.flatnonzero(group_R == group)]

@@ -47,7 +47,8 @@ def token_logprobs(
     logprobs = []
     entropies = []
     for begin in range(0, len(hidden_UD), tokens):
-        # With gradients, the backward pass recomputes the chunk's logits.
+        # With gradients, the backward pass recomputes the chunk's logits. No random state is kept for it: there is no
+        # dropout to repeat.
         part = slice(begin, begin + tokens)
         temperature_C = None if batch.temperature_U is None else batch.temperature_U[part]
         arguments = (model, hidden_UD[part], batch.target_U[part], temperature_C, entropy)
@@ -68,6 +69,7 @@ def chunk_tokens(vocabulary: int, kind: str) -> int:
 def _of_chunk(
     model: torch.nn.Module, hidden_CD: Tensor, target_C: Tensor, temperature_C: Tensor | None, entropy: Entropy
 ) -> tuple[Tensor, Tensor | None]:
+    # In float32: the difference of two log-probabilities is what is trained on, and bfloat16 has three digits.
     logits_CV = head(model, hidden_CD).float()
     if temperature_C is not None:
         logits_CV = logits_CV / temperature_C[:, None]

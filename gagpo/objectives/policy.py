@@ -1,4 +1,9 @@
-"""The policy loss for every ratio level, gate and aggregation, on the flat token axis."""
+"""The policy loss for every ratio level, gate and aggregation, on the flat token axis.
+
+Ratio level, gate and aggregation are three choices that papers combine freely. Here each is a setting of one function
+on a flat axis, so an algorithm is a row of a table (:mod:`gagpo.algorithms`) and a new one needs no new loss. Padded
+matrices would need a mask in every term; on the flat axis an action is an integer id.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +69,7 @@ def policy_loss(
     normaliser = normaliser or layout.normaliser
     controls = controls or Controls()
     if logprob_K.dtype in (torch.float16, torch.bfloat16):
-        logprob_K = logprob_K.float()
+        logprob_K = logprob_K.float()  # a ratio near 1 is a difference that half precision would round away
     advantage_K = advantage_K.to(logprob_K.dtype).detach()
     if weight_K is not None:
         weight_K = weight_K.to(logprob_K.dtype).detach()
@@ -146,6 +151,8 @@ def log_ratio_on_tokens(log_ratio_K: Tensor, layout: Layout, settings: Objective
     segment_K, _ = layout.segments(settings.ratio)
     if settings.ratio_gradient == "segment":
         return _pooled(log_ratio_K, layout, settings).index_select(0, segment_K)
+    # The segment's value with each token's own gradient: the difference in brackets is detached and changes the value
+    # alone (GSPO-token).
     value_K = _pooled(log_ratio_K.detach(), layout, settings).index_select(0, segment_K)
     return log_ratio_K + (value_K - log_ratio_K.detach())
 
@@ -257,6 +264,7 @@ def _clip_metrics(clipped: Tensor | None, sign: Tensor) -> Metrics:
     """Numbers of clipped elements with A < 0 and A > 0; empty for gates without a clip."""
     if clipped is None:
         return {}
+    # Two sums give both counts, without a mask for each sign.
     both = torch.count_nonzero(clipped)
     difference = (clipped * sign).sum()  # clipped with A > 0 less clipped with A < 0
     return {"clip_low": 0.5 * (both - difference), "clip_high": 0.5 * (both + difference)}
