@@ -1,4 +1,8 @@
-"""The learner: credit and optimiser steps for the episodes of an iteration."""
+"""The learner: credit and optimiser steps for the episodes of an iteration.
+
+Credit is computed before the optimiser steps and never again: it measures the policy that sampled. All ranks compute
+the credit of all episodes, so that it needs no communication.
+"""
 
 from __future__ import annotations
 
@@ -139,10 +143,12 @@ class Learner:
         Raises:
             NonFiniteLoss: a loss, gradient or weight is not finite; :attr:`nonfinite_turns` caused it.
         """
-        result = self._update(episodes, iteration) if episodes else LearningResult({})
-        metrics = dict(result.metrics)
-        if not episodes:
+        if episodes:
+            result = self._update(episodes, iteration)
+        else:
+            result = LearningResult({})
             self.controllers.skip()
+        metrics = dict(result.metrics)
         if self.average:
             metrics["average_distance"] = self.average.update(iteration + 1, self.ranks.total)
         metrics |= self.controllers.values()

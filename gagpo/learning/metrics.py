@@ -1,4 +1,8 @@
-"""The metrics of an update, over all ranks."""
+"""The metrics of an update, over all ranks.
+
+Sums travel and means are taken once, at the end of an update: a mean of the ranks' means would weight a rank with few
+tokens like one with many, and reading a number after every micro-batch would wait for the device.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +64,7 @@ def _of_all(sums: Sequence[Metrics], ranks: Ranks) -> Sequence[Metrics]:
     """The sums of all ranks' micro-batches."""
     if ranks.alone:
         return sums
+    # As plain numbers: ranks may have different metrics, and a collective call needs tensors of one size.
     numbers = [{name: float(value) for name, value in metrics.items()} for metrics in sums]
     gathered = [metrics for rank_metrics in ranks.gathered(numbers) for metrics in rank_metrics]
     return [{name: torch.tensor(value, dtype=torch.float64) for name, value in metrics.items()} for metrics in gathered]

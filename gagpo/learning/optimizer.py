@@ -1,4 +1,8 @@
-"""The optimiser of a run, its parameter groups and its learning rate schedule."""
+"""The optimiser of a run, its parameter groups and its learning rate schedule.
+
+The schedule is a function of the iteration and not torch's scheduler object. A resumed run has the right rate without
+restoring anything, and controllers may scale it in each iteration.
+"""
 
 from __future__ import annotations
 

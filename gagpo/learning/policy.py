@@ -1,4 +1,9 @@
-"""The model that a run trains (all weights or an adapter) and the policy that KL is measured to."""
+"""The model that a run trains (all weights or an adapter) and the policy that KL is measured to.
+
+With an adapter the reference policy is the model itself with the adapter switched off: it needs no second copy in
+memory. Weights that are trained are float32 even where the forward pass computes in half precision, because a step is
+often smaller than the distance of two bfloat16 numbers.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Each rank has all rows and computes the parts of all ranks. That costs each rank some arithmetic and saves a collective
 call: the division is a function of the rows, so all ranks come to the same one.
+
+Rows are sorted by size before they are dealt out, because a step takes as long as its slowest rank.
 Shape suffixes: K response tokens.
 """
 
@@ -31,6 +33,7 @@ def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[Mi
     batches = [packing.micro_batch(part) for part in parts_of_ranks[ranks.rank]]
     missing = max(map(len, parts_of_ranks)) - len(batches)
     if missing:
+        # The shortest row costs least. Its loss is 0 times its outputs, so that a backward pass runs too.
         padding = packing.micro_batch([min(rows, key=lambda row: row.length)])
         batches += [replace(padding, padding=True)] * missing
     return batches

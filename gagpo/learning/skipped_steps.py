@@ -1,4 +1,8 @@
-"""Optimiser steps that are skipped because their loss or gradient is not finite."""
+"""Optimiser steps that are skipped because their loss or gradient is not finite.
+
+One bad batch need not end a run of hours, and its step is skipped before the weights change. Several in a row mean that
+something is wrong with the weights or the settings. Weights that are not finite cannot be skipped: they are changed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Optimiser steps from rows and credit."""
+"""Optimiser steps from rows and credit.
+
+The loss of a mini-batch is its exact mean, whatever the micro-batches: each divides by the counts of the whole
+mini-batch, and gradients add up. Dividing by a micro-batch's own counts would weight its tokens by its neighbours.
+
+With several ranks all take a step or none does. A rank that left alone would keep the others waiting in the next
+collective call, so errors are gathered before each step and raised on all ranks.
+"""
 
 from __future__ import annotations
 
@@ -290,7 +297,8 @@ class Updater:
         gate_loss_K = 1.0 - gate_weights(*columns, micro.layout, self.algorithm, controls)
         # One copy to the host, because each waits for the device.
         recorded_2K = torch.stack([logprob_K - micro.old_logprob_K, gate_loss_K]).cpu().numpy()
-        self._log_ratio_K[token_K], self._gate_loss_K[token_K] = recorded_2K
+        self._log_ratio_K[token_K] = recorded_2K[0]
+        self._gate_loss_K[token_K] = recorded_2K[1]
 
     def _backward(self, loss: Tensor) -> None:
         """Accumulate gradients. FSDP averages them over ranks, but the ranks' losses are parts of a sum."""
@@ -312,7 +320,7 @@ class Updater:
         all raise or none.
         """
         total_norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        norm = float(gather(total_norm))
+        norm = float(gather(total_norm))  # waits for the device: whether to step depends on it
         if not np.isfinite(norm):
             raise NonFiniteLoss(f"the gradient's norm is {norm}", [])
         torch.nn.utils.clip_grads_with_norm_(self.parameters, self.settings.max_grad_norm, total_norm)
@@ -337,6 +345,7 @@ class Updater:
 
     def weights(self) -> list[Tensor]:
         """Copy the policy's trained weights, or this rank's shards, to host memory."""
+        # On the host, since a second set of weights may not fit the GPU; ``copy`` because on a CPU ``to`` would not.
         return [tensor.to("cpu", copy=True) for tensor in self._trained_weights()]
 
     @torch.no_grad()

@@ -1,4 +1,8 @@
-"""How tokens are averaged: token weights, and geometric and power means of segments."""
+"""How tokens are averaged: token weights, and geometric and power means of segments.
+
+Weights of tokens, and not nested means, express all plain aggregations: a sum of weighted terms needs no segments, and
+its parts in several micro-batches add up.
+"""
 
 from __future__ import annotations
 

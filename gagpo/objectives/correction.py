@@ -2,6 +2,9 @@
 
 Weights (truncated importance sampling) or masks tokens or sequences by the log-weight ``x = logp_trainer -
 logp_sampler`` of each token, both before the first update.
+
+Part of this gap is not learning: engines multiply in another order or precision than the trainer. Uncorrected, the
+first step already has ratios other than 1, and the clip cuts tokens that nothing has moved.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ def correction_weights(
     logprob_sampler_K: under the engine.
     """
     layout.check(logprob_trainer_K=logprob_trainer_K, logprob_sampler_K=logprob_sampler_K)
+    # At least float32: the gap is often smaller than what bfloat16 resolves.
     dtype = torch.promote_types(logprob_trainer_K.dtype, torch.float32)
     log_K = clamped_log_ratio(logprob_trainer_K.to(dtype) - logprob_sampler_K.to(dtype))
     weight_K = torch.exp(log_K)

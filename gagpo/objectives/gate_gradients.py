@@ -1,4 +1,8 @@
-"""What a gate leaves of each token's gradient, for people who look at episodes."""
+"""What a gate leaves of each token's gradient, for people who look at episodes.
+
+It stands apart from the loss and is computed without gradient, so that showing it cannot change what is trained. The
+slope comes from automatic differentiation of the same coefficient, not from a second set of formulas.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A *sequence* is a row: one token sequence of the trainer. It is a whole episode with an append-only conversation, and a
 single turn with a windowed history.
 
+Integer ids per token say which action and which row it belongs to. One sum by ids then serves both levels, where padded
+matrices need one reshaping for rows and another one for actions.
 Shape suffixes: K = response tokens of all rows; M = actions (turns); R = rows (sequences); S = segments of either kind.
 """
 
@@ -59,6 +61,7 @@ class Layout:
         if turn_K is row_K:
             return cls(number_K, number_K, turn_tokens_M.float(), turn_tokens_M.float())
         row_K, row_tokens_R = _number(row_K)
+        # Row and turn as one key: a turn id may occur in two rows, and is then two actions.
         turn_K, turn_tokens_M = _number(row_K * len(turn_tokens_M) + number_K)
         return cls(turn_K, row_K, turn_tokens_M.float(), row_tokens_R.float())
 
@@ -106,6 +109,7 @@ def segment_mean(value_K: Tensor, segment_K: Tensor, tokens_S: Tensor) -> Tensor
 def _number(ids: Tensor) -> tuple[Tensor, Tensor]:
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise InvalidArgument(f"segment ids must be integers, got {ids.dtype}")
+    # Ids of packed rows are sorted already, and a comparison of neighbours costs less than a sort.
     unique = torch.unique_consecutive if bool((ids[1:] >= ids[:-1]).all()) else torch.unique
     _, number_K, size = unique(ids, return_inverse=True, return_counts=True)
     return number_K, size

@@ -1,4 +1,8 @@
-"""From metric sums to logged numbers."""
+"""From metric sums to logged numbers.
+
+The loss returns sums as tensors on the device. They become numbers here, once per update: each reading waits for all
+work that the device has queued.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +42,7 @@ def _value_metrics(total: dict[str, float]) -> dict[str, float]:
     count = total["values"]
     error = total["value_error"] / count
     spread = total["target_squared"] / count - (total["target"] / count) ** 2
+    # Without spread the fraction is undefined; a rounding error of equal targets must not divide.
     return {
         "value_error": error,
         "value_clip": total["value_clipped"] / count,

@@ -1,4 +1,8 @@
-"""Values that are not finite."""
+"""Values that are not finite.
+
+Log-ratios are bounded, since one token may be thousands of times likelier than before and a single infinity would make
+every weight NaN. Values that were not finite to begin with stay visible: they are faults, and the step is skipped.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ def clamped_log_ratio(log_ratio: Tensor) -> Tensor:
     >>> clamped_log_ratio(torch.tensor([3.0, -30.0, float("inf"), float("-inf")])).tolist()
     [3.0, -20.0, nan, nan]
     """
+    # A clamp alone would turn an infinity into the limit and hide it; 0 times infinity is NaN.
     return torch.clamp(log_ratio, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT) + 0.0 * log_ratio.detach()
 
 

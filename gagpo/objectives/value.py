@@ -1,4 +1,8 @@
-"""The critic's loss."""
+"""The critic's loss.
+
+The larger of two errors is taken, so that clipping can only slow a value down. With the clipped error alone a value
+that has moved too far would have no gradient to return.
+"""
 
 from __future__ import annotations
 
