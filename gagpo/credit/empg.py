@@ -1,4 +1,7 @@
-"""EMPG: episode advantages scaled by the policy's certainty (arXiv 2509.09265)."""
+"""EMPG: episode advantages scaled by the policy's certainty (arXiv 2509.09265).
+
+It rescales GRPO's advantage by a measurement of the policy, so the trainer scores all tokens before the first step.
+"""
 
 from __future__ import annotations
 

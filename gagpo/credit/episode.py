@@ -1,4 +1,8 @@
-"""Episode-level credits: an episode's return compared with the returns of its task group."""
+"""Episode-level credits: an episode's return compared with the returns of its task group.
+
+These are the baselines of credit per turn. All turns of an episode have its advantage, so a good turn of a failed
+episode is punished; in exchange, nothing depends on states, and an environment needs none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""G2PO: compares transitions within their source state and within their task group (arXiv 2606.22995)."""
+"""G2PO: compares transitions within their source state and within their task group (arXiv 2606.22995).
+
+Values are means over visits as in GAGPO, and the difference between a transition's ends is compared with others instead
+of being summed along the episode.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""GiGPO: episode advantages plus step advantages within state groups (arXiv 2505.10978)."""
+"""GiGPO: episode advantages plus step advantages within state groups (arXiv 2505.10978).
+
+A step is compared with other steps from an equal state, so it needs no value of that state. What one group visits once
+has no step advantage and falls back on its episode's.
+"""
 
 from __future__ import annotations
 

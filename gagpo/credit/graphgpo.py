@@ -1,4 +1,8 @@
-"""GraphGPO: step rewards from distances on the task group's rollout graph (arXiv 2605.26684)."""
+"""GraphGPO: step rewards from distances on the task group's rollout graph (arXiv 2605.26684).
+
+Transitions of a task group form one graph, so an episode profits from paths that another one found. It trusts the state
+key more than a mean over visits does: one wrong edge shortens paths that do not exist (metric ``aliasing``).
+"""
 
 from __future__ import annotations
 

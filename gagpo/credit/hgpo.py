@@ -1,4 +1,8 @@
-"""HGPO: step advantages averaged over groups of increasingly long common history (arXiv 2602.22817)."""
+"""HGPO: step advantages averaged over groups of increasingly long common history (arXiv 2602.22817).
+
+An equal observation may hide different pasts. Groups with a longer common history compare more alike turns and are
+smaller, so the mean over depths trades bias for variance.
+"""
 
 from __future__ import annotations
 

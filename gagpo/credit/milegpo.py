@@ -1,4 +1,7 @@
-"""MileGPO: GraphGPO's graph with milestones that lead to success and traps that do not (arXiv 2608.19803)."""
+"""MileGPO: GraphGPO's graph with milestones that lead to success and traps that do not (arXiv 2608.19803).
+
+It extends GraphGPO's rewards by potentials, so its fields come in addition to those, and ``eta=0`` is GraphGPO.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""PPO: GAE with a learned value, over tokens or turns (arXiv 1707.06347)."""
+"""PPO: GAE with a learned value, over tokens or turns (arXiv 1707.06347).
+
+The critic's value replaces comparisons within a group, so it works with one episode per task. It is no better than the
+critic, which begins untrained.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 A credit of your own is found in one of three ways: by ``@register`` on its class, through the entry point group
 ``gagpo.credits``, or by ``module:Class`` in place of a name (:mod:`gagpo.base.registry`).
+
+Names lead to modules as texts, so reading a config imports no credit, and a credit's packages (scipy, rapidfuzz) only
+load in a run that uses it. Options are the fields of the class itself: a credit of a stranger is written as ours are.
 """
 
 from __future__ import annotations

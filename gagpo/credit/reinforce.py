@@ -1,4 +1,8 @@
-"""REINFORCE++ and its baseline variant: returns whitened over the batch (arXiv 2501.03262)."""
+"""REINFORCE++ and its baseline variant: returns whitened over the batch (arXiv 2501.03262).
+
+Whitening over the batch is the only baseline, so groups may have one episode. Tasks of unequal difficulty then share a
+mean; the variant with a group baseline subtracts the task's own first.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +63,7 @@ def token_returns(turns: Turns, gamma: float) -> np.ndarray:
     return_K = np.repeat(return_N, tokens_N)
     if gamma == 1.0:
         return return_K
+    # Tokens of the same turn that follow: the recursion above runs over turns, which are far fewer than tokens.
     to_come_K = np.repeat(np.cumsum(tokens_N), tokens_N) - 1 - np.arange(len(return_K))
     return np.asarray(return_K * np.power(gamma, to_come_K))
 

@@ -1,4 +1,8 @@
-"""The optimal token baseline: returns weighted by the gradient norm of their paths (arXiv 2602.07078)."""
+"""The optimal token baseline: returns weighted by the gradient norm of their paths (arXiv 2602.07078).
+
+The baseline with the least variance is no plain mean: paths with large gradients count more. Episodes have different
+lengths, so each index has a baseline of its own, over those that reach it.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +42,7 @@ class OptimalTokenBaseline(CreditSettings):
         episode_K = np.repeat(np.arange(turns.num_episodes), tokens_E)
         first_E = np.cumsum(tokens_E) - tokens_E
         place_K = np.arange(len(return_K)) - first_E[episode_K]
+        # One cumulative sum over all episodes, less its value before each: no loop over episodes.
         sum_K = np.cumsum(turns.energy_K)
         weight_K = sum_K - (sum_K - turns.energy_K)[first_E][episode_K]
 

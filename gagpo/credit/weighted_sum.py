@@ -1,4 +1,8 @@
-"""A sum of credits, each divided by its standard deviation."""
+"""A sum of credits, each divided by its standard deviation.
+
+Credits have different units, so a plain sum would follow the largest. Each is divided by its deviation, which a credit
+without contrast does not have: it adds nothing, and its rounding errors must not be scaled up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""State keys: which turns of a task group are in the same state."""
+"""State keys: which turns of a task group are in the same state.
+
+Keys become integers once, in the order of appearance, so that credits compare numbers and never texts. The order does
+not depend on hashes: a run repeats in another process, where Python hashes texts otherwise.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""The columns that credit is computed from. Shape suffixes: N = turns, E = episodes, K = response tokens."""
+"""The columns that credit is computed from.
+
+Columns and not objects: credits are whole-array operations, and a suffix says what a column has one entry for. They are
+checked once, where they are built, so a credit need not check anything. Derived columns are cached, since several
+credits and metrics of one batch read them.
+
+Shape suffixes: N = turns, E = episodes, K = response tokens.
+"""
 
 from __future__ import annotations
 

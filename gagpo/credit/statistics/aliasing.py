@@ -1,4 +1,8 @@
-"""Whether a state key identifies states: the same action in the same state leads to the same next state."""
+"""Whether a state key identifies states: the same action in the same state leads to the same next state.
+
+Credits that follow states cannot notice a wrong key themselves: they compute, and the advantages are wrong. This number
+says it, from the batch alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""How far the episodes of a task group differ: dispersion, skewness and the entropy of their votes."""
+"""How far the episodes of a task group differ: dispersion, skewness and the entropy of their votes.
+
+Groups are small (8 episodes), where one outlier decides a deviation. Robust measures ignore it, and are 0 where most of
+a group agrees: callers must not divide by them unchecked.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 Nodes are the states of a task group and one sink ``g``, which the last transition of each success leads to. Edges are
 observed transitions; parallel actions are one edge. Shape suffixes: N = turns (transitions), E = episodes, V = nodes,
 M = edges, G = task groups.
+
+Nodes and edges are integers in flat arrays, for all groups at once. Each step of a search handles a whole frontier, so
+nothing loops over nodes in Python.
 """
 
 from __future__ import annotations
@@ -178,6 +181,7 @@ def graph_value(turns: Turns, gamma: float, scope: Scope = "task", bootstrap_tru
     scope: the visits of the task group, or of the batch.
     bootstrap_truncated: a truncated episode leads to :func:`cut_state`, not to an end.
     """
+    # A sparse solve and no iteration to a fixed point: near gamma = 1 that takes many sweeps.
     from scipy.sparse import coo_array, eye_array
     from scipy.sparse.linalg import spsolve
 

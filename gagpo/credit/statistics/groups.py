@@ -1,4 +1,8 @@
-"""Means and deviations within groups, vectorised over flat columns."""
+"""Means and deviations within groups, vectorised over flat columns.
+
+A group whose values are equal but for rounding must give exactly 0. Otherwise rounding errors become advantages, and a
+group without contrast counts as one with it.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ def group_mean(value_N: np.ndarray, group_N: np.ndarray, groups: int) -> np.ndar
 def group_std(value_N: np.ndarray, group_N: np.ndarray, groups: int, ddof: int = 1) -> np.ndarray:
     """Standard deviation of each group, float64[groups]; exactly 0 where the values do not vary."""
     size = np.bincount(group_N, minlength=groups)
+    # Centred first: the difference of two sums of squares would lose the digits of a small variance.
     centred = value_N - group_mean(value_N, group_N, groups)[group_N]
     variance = np.bincount(group_N, centred * centred, groups) / np.maximum(size - ddof, 1)
     return np.where(varies(value_N, group_N, groups), np.sqrt(variance), 0.0)
@@ -32,6 +37,7 @@ def varies(value_N: np.ndarray, group_N: np.ndarray, groups: int) -> np.ndarray:
     rounding errors would turn these into advantages.
     """
     value_N = np.asarray(value_N, np.float64)
+    # Any member serves to compare with: numpy leaves the last one written.
     sample = np.zeros(groups)
     sample[group_N] = value_N
     sample_N = sample[group_N]

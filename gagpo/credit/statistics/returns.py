@@ -1,4 +1,8 @@
-"""Sums along episodes: returns, differences and generalised advantages, vectorised over flat columns."""
+"""Sums along episodes: returns, differences and generalised advantages, vectorised over flat columns.
+
+The recursion is linear, so all episodes are solved by whole-array operations in place of a loop over turns. The number
+of passes grows with the logarithm of the longest episode.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ def backward_recursion(value_N: np.ndarray, carry_N: np.ndarray) -> np.ndarray:
     if not len(x_N):
         return x_N
     carry_N[-1] = 0.0
+    # Blocks end where an episode ends, so that no block needs a value of the next one.
     ends = np.flatnonzero(carry_N == 0.0) + 1
     cuts = np.unique(ends[np.searchsorted(ends, np.arange(BLOCK, len(x_N) + BLOCK, BLOCK)).clip(max=len(ends) - 1)])
     for start, stop in zip(np.append(0, cuts[:-1]), cuts, strict=True):
