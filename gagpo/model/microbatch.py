@@ -2,6 +2,9 @@
 
 Several response tokens can share one prediction: rows with a common prefix read it once, and if two of them sample the
 same token next, its log-probability is computed once. ``prediction_K`` expands predictions to response tokens.
+
+All columns of a forward pass travel in one object, because they have one order of tokens: a column that was sorted
+alone would give each token another one's advantage.
 Shape suffixes: K response tokens, U their predictions, T flat tokens.
 """
 

@@ -1,4 +1,7 @@
-"""Named spans of code, which cost almost nothing unless a profile is running."""
+"""Named spans of code, which cost almost nothing unless a profile is running.
+
+Spans stay in the code, so a profile measures the product itself and not a changed copy of it.
+"""
 
 from __future__ import annotations
 

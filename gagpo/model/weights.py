@@ -1,4 +1,7 @@
-"""The weights of a model as a stream: each tensor once, by its name."""
+"""The weights of a model as a stream: each tensor once, by its name.
+
+A stream and no dictionary: of a sharded model only one tensor at a time is whole in memory.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 A forward pass has shape ``(1, T)``: the tokens of many rows one after the other, without padding. Only attention needs
 to know the rows: a *layout* object passes through the model's keyword arguments and separates them.
+
+Transformers' own interface takes a padded batch or a mask of all pairs. Registering an attention function keeps the
+models' own code, of any family, and replaces the one operation that mixes tokens.
 Shape suffixes: T flat tokens, B rows, L positions, H heads, D head size.
 """
 
@@ -114,6 +117,7 @@ def head(model: torch.nn.Module, hidden_KD: Tensor) -> Tensor:
     """
     backbone = backbone_of(model)
     output = _BackboneOutput(last_hidden_state=hidden_KD[None])  # type: ignore[arg-type]
+    # An attribute of the instance hides the class's method, and is deleted again: the class itself stays as it is.
     backbone.forward = lambda *_, **__: output
     try:
         logits_KV: Tensor = model(inputs_embeds=hidden_KD[None], use_cache=False).logits[0]

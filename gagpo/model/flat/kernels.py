@@ -1,5 +1,7 @@
 """Attention of padded rows: which kernel computes it on which device.
 
+No kernel is fastest everywhere. Fused ones take no soft cap or sinks, in bfloat16 on a CPU materialized scores are
+faster if they fit the cache, and on a GPU one kernel needs no padding. The choice changes speed, not what is computed.
 Shape suffixes: T flat tokens, B rows, Q queries of a row, L positions of a row, H heads, D head size.
 """
 
@@ -58,6 +60,7 @@ def materialized_attention(
     query: ``(B, H, Q, D)`` with ``H`` key heads; the ``group`` query heads of a key head are stacked on the query axis.
     visible: broadcasts to ``(B, H, Q, L)``.
     """
+    # Softmax needs float32: sums of many half-precision weights lose the small ones.
     score = (query.float() @ key.float().transpose(2, 3)) * scale
     if kind.softcap is not None:
         score = kind.softcap * torch.tanh(score / kind.softcap)

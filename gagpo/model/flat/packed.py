@@ -1,5 +1,7 @@
 """Rows of a micro-batch on one token axis: one after the other, or as trees that share prefixes.
 
+Sorting rows lexicographically makes the tree: each row shares its longest prefix with the one before it, and no
+pointers are needed. A branch is an array of positions, so attention along it is a gather of keys.
 Shape suffixes: T flat tokens, B rows, L positions of a row, H heads, D head size.
 """
 
@@ -46,6 +48,7 @@ class Branch:
 
 def prefix_order(rows: Sequence[np.ndarray]) -> list[int]:
     """Indices of the rows in lexicographic order, in which each shares its longest prefix with a neighbour."""
+    # Big-endian bytes compare as the numbers do, and one comparison of bytes is faster than one of arrays.
     return sorted(range(len(rows)), key=lambda place: rows[place].astype(">i4").tobytes())
 
 
@@ -101,6 +104,7 @@ class PackedTrees:
         self._settle(torch.as_tensor(position_T), device)
 
     def _settle(self, position_T: Tensor, device: torch.device | str) -> None:
+        # Indices for attention are built at the first layer, which knows the kernel, and serve all layers.
         self.position_T = position_T.to(device, non_blocking=True)
         self._padded: _Padded | None = None
         self._ragged: _Ragged | None = None

@@ -1,4 +1,9 @@
-"""Keys and values of many growing sequences, one slot each. Shape suffixes as in the module ``attention``."""
+"""Keys and values of many growing sequences, one slot each.
+
+Conversations continue for many turns, so what a turn has read stays for the next one. One tensor per layer with a slot
+for each sequence lets a decoding step write and read in place; a tensor per sequence would be concatenated anew with
+every token. Shape suffixes as in the module ``attention``.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +61,7 @@ class SlotCache:
 
     def share(self, source: int, targets: Sequence[int], length: int, begin: int = 0) -> None:
         """Copy the tokens from ``begin`` to ``length`` of slot ``source`` to the slots ``targets``."""
+        # All targets in one copy per layer: episodes of a group begin with the same prompt.
         index = torch.as_tensor(list(targets), device=self.device)
         for store in (*self.key, *self.value):
             store[index, :, begin:length] = store[source, :, begin:length]
@@ -74,6 +80,7 @@ class SlotCache:
 
         self.position_T = as_index(position_T)
         self._slot_T = as_index(slot_B[row_T])
+        # The first slots in order are a view of the cache; any others are gathered, which copies them.
         in_order = bool((slot_B == np.arange(rows)).all())
         self._slot_B = None if in_order else as_index(slot_B)
         self._shape = (rows, longest_new, longest)
