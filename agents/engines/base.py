@@ -1,4 +1,8 @@
-"""The interface of engines, which sample tokens."""
+"""The interface of engines, which sample tokens.
+
+Engines take token ids and not text, because the trainer must train on exactly what was sampled. The calls to submit and
+to collect are separate, so that one thread can keep an engine busy while environments step.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Prompts of equal length are read together without padding and decoded with the family's own cache if a check shows that
 it works; otherwise every token reads its row again, which is slow.
+
+A recurrent state cannot be cut back to an earlier token, so no prompt's state serves another prompt. Rows of one length
+need no padding, which a recurrent layer would read.
 """
 
 from __future__ import annotations
@@ -114,6 +117,7 @@ class GeneralEngine(TransformersEngine):
         def read_whole() -> list[torch.Tensor]:
             return [self.model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)]
 
+        # Tried and not looked up by family: a model's code may be anyone's.
         whole = read_whole()
         state: dict[str, object] = {}
         try:

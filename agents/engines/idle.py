@@ -1,4 +1,7 @@
-"""The engine of a rank that does not sample (``rollout.ahead`` with several ranks)."""
+"""The engine of a rank that does not sample (``rollout.ahead`` with several ranks).
+
+It takes part in gathering sharded weights, which all ranks must do together, and drops each tensor at once.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,9 @@ point or as ``module:Class``:
 
         def build(self, inputs: EngineInputs) -> Engine:
             return Echo(inputs.tokenizer, self.token)
+
+An engine is asked for its capabilities and never for its name, so that a stranger's engine is planned, checked and used
+as ours are.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 The copy answers prompts, and one forward pass of the model reads them with the responses. In float32 every
 log-probability must agree. In half precision single ones differ by tenths of a nat, so the KL over many tokens is
 compared with that of the first copy, which is rounding alone.
+
+A copy that is silently wrong trains the model on the wrong ratios, and nothing fails. So each copy answers prompts
+after each update, before it samples for training. The prompts are recent ones of the run.
 """
 
 from __future__ import annotations

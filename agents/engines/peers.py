@@ -1,4 +1,7 @@
-"""The other processes of a trainer, as far as an engine needs them."""
+"""The other processes of a trainer, as far as an engine needs them.
+
+A protocol and not the trainer's own class: engines stand below the trainer, and import nothing of it.
+"""
 
 from __future__ import annotations
 

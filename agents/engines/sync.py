@@ -1,4 +1,8 @@
-"""Weight synchronisation: an engine gets the weights of the model in training after an update."""
+"""Weight synchronisation: an engine gets the weights of the model in training after an update.
+
+The engine sleeps during an update because weights, gradients and caches together may not fit one GPU. If the update
+fails, it stays asleep: a response from half-changed weights would look like any other.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ def weights_synced(engine: Engine, model: torch.nn.Module, sleep: bool = True) -
     if sleep:
         engine.sleep()
     yield
-    if sleep:
+    if sleep:  # not in a finally: after an error the engine has old weights, or none
         engine.wake()
     if engine.shares_weights:
         engine.load_weights(named_tensors(model, merged=False))

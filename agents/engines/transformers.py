@@ -1,4 +1,11 @@
-"""An engine on transformers: one cache slot per session, prompts read once, responses decoded together."""
+"""An engine on transformers: one cache slot per session, prompts read once, responses decoded together.
+
+Sampling and training read the same weights with the same code here, so in float32 the log-probabilities of both agree
+bit for bit, and ratios begin at 1. A separate server is faster with large models, but computes in another order.
+
+What is cached is never believed: each prompt is compared with the tokens of its slot, and only what is equal is not
+read again. So a caller that changes its history gets right responses, only later.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +41,8 @@ class DecodingRow:
         self.request = request
         self.max_tokens = sampling.limit(request)
         self.temperature = sampling.temperature_of(request)
+        # All numbers at once, from a generator of this request: the i-th token uses the i-th number, whatever else is
+        # decoded with it and however the steps are cut.
         self.uniform = np.random.Generator(np.random.Philox(request.seed)).random(self.max_tokens)
         self.ids = np.zeros(self.max_tokens, np.int32)
         self.logprobs = np.zeros(self.max_tokens, np.float32)
@@ -146,7 +155,7 @@ class TransformersEngine(ModelEngine):
         self._require_room(requests, sampling)
         sessions = [row.request.session for row in (*self._new, *self._rows)]
         sessions += [request.session for request in requests]
-        if len(set(sessions)) != len(sessions):
+        if len(set(sessions)) != len(sessions):  # both would write into one slot of the cache
             raise InvalidArgument("two requests belong to the same session")
         self._new += [DecodingRow(request, sampling) for request in requests]
 
@@ -289,6 +298,7 @@ class TransformersEngine(ModelEngine):
     def _prefill(self, requests: Sequence[Request], slot_B: np.ndarray, start_B: np.ndarray) -> torch.Tensor:
         """Read the new part of every prompt, in chunks of similar length; returns logits ``(B, V)`` after them."""
         new_B = np.asarray([len(request.prompt_ids) for request in requests]) - start_B
+        # Stable, so that equal lengths keep the order of the requests and sums do not depend on the sort.
         order = np.argsort(new_B, kind="stable")
         logits: list[torch.Tensor] = [torch.empty(0)] * len(requests)
         begin = 0
@@ -313,7 +323,7 @@ class TransformersEngine(ModelEngine):
         position_B = np.asarray([row.read for row in rows])
         token_B = np.asarray([row.ids[row.count - 1] for row in rows])
         first = len(self._cached) if self._recorded else int(slot_B.max()) + 1
-        if 3 * len(slot_B) < first and not self._recorded:
+        if 3 * len(slot_B) < first and not self._recorded:  # few of many: reading idle slots would cost more
             self._cache.plan(slot_B, position_B, np.ones(len(slot_B), np.int64))
             return self._forward(token_B, np.arange(len(slot_B)))
         # Cheaper than gathering the slots of the rows: advance all first slots in place. An idle slot reads token 0
@@ -352,6 +362,7 @@ def sample(logits_BV: torch.Tensor, uniform_B: np.ndarray, temperature_B: np.nda
     uniform.clamp_(max=1 - 4 * torch.finfo(uniform.dtype).eps)  # rounded to 1 it would draw a token of probability 0
     target_B1 = uniform[:, None] * cumulative_BV[:, -1:]
     token_B = torch.searchsorted(cumulative_BV, target_B1, right=True)[:, 0].clamp_(max=logits_BV.shape[-1] - 1)
+    # All rows are computed alike and greedy ones replaced: one kernel for the batch.
     token_B = torch.where(greedy_B, logprob_BV.argmax(-1), token_B)
     logprob_B = logprob_BV.gather(-1, token_B[:, None])[:, 0]
     return token_B.cpu().numpy(), logprob_B.cpu().numpy()
