@@ -130,6 +130,7 @@ class AheadCollector:
         """Publish a copy of the new weights at the end; the engine samples during the update."""
         yield
         tensors = named_tensors(model, not engine.shares_weights)
+        # Clones: the thread loads them while the next update already changes the model.
         self.publish([(name, tensor.detach().clone()) for name, tensor in tensors], iteration)
 
     def publish(self, copies: Sequence[NamedTensor], iteration: int) -> None:

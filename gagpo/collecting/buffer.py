@@ -1,4 +1,8 @@
-"""The buffer of task groups between what samples them (the producer) and what trains on them (the consumer)."""
+"""The buffer of task groups between what samples them (the producer) and what trains on them (the consumer).
+
+One condition guards the buffer and the fields of the thread. So a thread that waits for the one also sees changes of
+the other. Sampling and updates happen outside it.
+"""
 
 from __future__ import annotations
 
@@ -98,6 +102,7 @@ class GroupBuffer:
         version = self.iteration if rolling.deterministic else None
         for place in self.next_places(count):
             task = self._open_task(place)
+            # Seeds from the place and not from a counter of episodes: what was opened before does not matter.
             jobs = group_jobs([task], rolling.group_size, self.settings.seed, f"place {place}", [rolling.temperature])
             self.add(Group(place, version, jobs))
 

@@ -1,4 +1,8 @@
-"""What every collector does, and the batch that it builds from complete groups."""
+"""What every collector does, and the batch that it builds from complete groups.
+
+Groups and not episodes are collected: credit compares episodes of one task, and a part of a group would be compared
+with less. On-policy runs and ``rollout.ahead`` build their batches by the same code.
+"""
 
 from __future__ import annotations
 

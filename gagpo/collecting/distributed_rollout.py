@@ -88,6 +88,7 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions, samplers: int | None 
         ranks.raise_together(error, [rank_header["error"] for rank_header in headers])
         if any(rank_header["jobs"] != header["jobs"] for rank_header in headers):
             raise RanksDiffer("the ranks chose different tasks: use the same software and data on all machines")
+        # In the order of the jobs, as one process would have them: sums over the batch then agree.
         order = {(job.group, job.sample): number for number, job in enumerate(jobs)}
         all_episodes = [episode for rank_episodes, _ in parts for episode in rank_episodes]
         all_episodes.sort(key=lambda episode: order[episode.group, episode.sample])

@@ -63,6 +63,7 @@ class FirstRankCollector:
         copies: list[NamedTensor] = []
         for name, tensor in named_tensors(model, dtype=dtype):  # gathered by all ranks
             if self.ranks.first:
+                # A copy on the host: the next update changes the tensor while the thread still reads it.
                 copies.append((name, tensor.detach().to("cpu", dtype, copy=True)))
         self.ranks.of_first(lambda: self.ahead.publish(copies, iteration))
 

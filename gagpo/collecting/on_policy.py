@@ -1,4 +1,8 @@
-"""Collecting between updates: the consumer opens groups, samples them with the newest weights, and takes them."""
+"""Collecting between updates: the consumer opens groups, samples them with the newest weights, and takes them.
+
+It uses the buffer of ``rollout.ahead`` although nothing runs beside it, so that places, checkpoints and resuming are
+the same in both.
+"""
 
 from __future__ import annotations
 

@@ -45,6 +45,7 @@ def packed(episodes: Sequence[Episode], header: dict[str, Any]) -> bytes:
     file = io.BytesIO()
     np.savez(
         file,
+        # JSON as bytes of an array: numpy's own texts would be padded to the longest, and its objects are pickles.
         text=np.frombuffer(text, np.uint8),
         ids=np.concatenate(ids).astype(np.int32),
         logprobs=np.concatenate(logprobs).astype(np.float32),

@@ -1,4 +1,7 @@
-"""The environments of a run, opened in one pool."""
+"""The environments of a run, opened in one pool.
+
+Environments of a mixture share one pool, so that the rollout knows of no mixture.
+"""
 
 from __future__ import annotations
 

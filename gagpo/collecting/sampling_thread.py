@@ -1,4 +1,8 @@
-"""The thread of ``rollout.ahead``: it samples the groups of the buffer while the trainer updates the weights."""
+"""The thread of ``rollout.ahead``: it samples the groups of the buffer while the trainer updates the weights.
+
+A thread and not a process, because engine and pool stay where they are: the GPU and the workers do the work, and the
+trainer's own work is mostly in torch, which lets other threads run.
+"""
 
 from __future__ import annotations
 
@@ -161,6 +165,7 @@ class SamplingThread:
 
     def _run(self) -> None:
         try:
+            # The current GPU is a setting of each thread, and a new one has the first.
             device = getattr(self.agent.engine, "device", None)
             if device is not None:
                 claim_device(device)

@@ -1,4 +1,8 @@
-"""The order of task groups in a run: the environment and the task at every place."""
+"""The order of task groups in a run: the environment and the task at every place.
+
+The order is computed and not drawn as the run goes on: a resumed run, each rank and a thread that samples ahead find
+the same task at a place without having seen those before it.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,7 @@ class Schedule:
 
     def task_at(self, place: int) -> str:
         """The task to run at ``place``, by its name within the run."""
+        # The trainer and the sampling thread both ask, and the list below grows when a place is first asked for.
         with self._lock:
             env, index = self._at(place)
         tasks = self.tasks[env]
