@@ -1,4 +1,9 @@
-"""Handle Ctrl-C and SIGTERM, defer them while the weights are being changed, and say at once what will happen."""
+"""Handle Ctrl-C and SIGTERM, defer them while the weights are being changed, and say at once what will happen.
+
+An update that is cut in the middle leaves weights and optimiser of different steps, and ranks at different calls. So a
+signal is noted and raised where everything is whole. A second one is raised at once, for a person who does not want to
+wait.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +60,7 @@ class Interruptions(Signals):
             self._deferring = not self.ranks.alone
             self._work = ""
         pending, self._pending = self._pending, None
+        # All ranks meet even without a signal of their own: another rank may have got one.
         if not self.ranks.alone:
             names = self.ranks.gathered(pending and type(pending).__name__)
             self.ranks.raise_together(pending, names)

@@ -1,4 +1,7 @@
-"""How ranks find each other: the store where they meet."""
+"""How ranks find each other: the store where they meet.
+
+The store is torch's, started by the first rank or by torchrun, so that no further server is needed.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """The processes of one trainer (ranks), and the collective calls they make.
 
 A process that trains alone is the only rank, and every call then returns its own argument.
+
+Numbers and JSON travel over gloo on the host, and tensors of a forward pass over torch's own group. So a thread can
+have a channel of its own, and an exchange of plain data needs no GPU.
 """
 
 from __future__ import annotations
@@ -143,7 +146,7 @@ class Ranks:
         return total  # type: ignore[return-value]
 
     def _sum(self, array: np.ndarray) -> np.ndarray:
-        total = torch.from_numpy(np.array(array))
+        total = torch.from_numpy(np.array(array))  # a copy: the reduction writes into it
         with self._naming_lost_ranks():
             dist.all_reduce(total, group=self.group)
         return total.numpy()
@@ -152,7 +155,7 @@ class Ranks:
 
     def barrier(self) -> None:
         """Wait until every rank is here, for an hour at most."""
-        self.gathered_bytes(b"")
+        self.gathered_bytes(b"")  # a gathering, whose error names the lost rank
 
     def channel(self) -> Ranks:
         """The same ranks over another process group, for another thread. All ranks must open theirs in one order."""

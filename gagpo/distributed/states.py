@@ -2,6 +2,9 @@
 
 They are torch's distributed checkpoints in safetensors files. Every rank writes its shards, with their offsets in the
 whole tensor, and reads what its own shards overlap. Loading runs no code from the files.
+
+Shards with their offsets, and not one file per rank, let a run resume on another number of ranks. The files are
+safetensors and no pickles: reading a checkpoint of a stranger runs nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Heartbeats of the ranks: end this rank when another stops beating."""
+"""Heartbeats of the ranks: end this rank when another stops beating.
+
+Torch's own time limit of a collective call cannot tell a rank that is dead from one whose episodes take long. With a
+short limit slow ranks would end runs, with a long one a dead rank would hold all GPUs for an hour.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +53,7 @@ class Watch:
         self.parent = int(os.environ.get(PARENT, 0))
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         self._store_owner = "the torchrun that holds the ranks' store" if agent else f"rank 0 of {world_size}"
+        # Events and single assignments, no lock: a thread that hangs in the store must hold nothing that others need.
         self._ended = threading.Event()
         self._lost = threading.Event()
         self._answered = threading.Event()  # set when the store answers, cleared when that is seen
