@@ -20,6 +20,7 @@ from gagpo.envs.base import Kwargs, TextEnv
 from gagpo.envs.lookup import creator_of, find_spec
 from gagpo.envs.plain import PlainEnv
 from gagpo.envs.pool.wire import describe
+from gagpo.envs.rewarded import make, reward_weights
 
 _OF_GYMNASIUM = frozenset({"max_episode_steps"})  # read by ``gymnasium.make``
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -53,7 +54,7 @@ def require_arguments(env_id: str, kwargs: Kwargs | None = None) -> EnvSpec:
     """
     spec = find_spec(env_id)
     creator = creator_of(spec)
-    arguments = dict(kwargs or {})
+    _, arguments = reward_weights(spec, kwargs or {})
     for module, package in getattr(creator, "packages", {}).items():
         if find_module(module) is None:
             raise MissingPackage(f"environment {env_id} needs the package {module}: pip install '{package}'")
@@ -81,7 +82,7 @@ def build(env_id: str, kwargs: Kwargs | None = None, **options: Any) -> gymnasiu
     """
     spec = require_arguments(env_id, kwargs)
     try:
-        return gymnasium.make(spec, **options, **dict(kwargs or {}))
+        return make(spec, kwargs or {}, **options)
     except TypeError as error:
         message = str(error).partition(" was raised from the environment creator")[0]
         unknown_match = _UNKNOWN.search(message)

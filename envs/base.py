@@ -118,6 +118,7 @@ class TextEnv(gymnasium.Env[str, str]):
     packages: optional modules that it needs, each with what to install, such as ``{"mcp": "gagpo[mcp]"}``.
     tools: tools that are called by name; without any, an action is a text (:mod:`gagpo.envs.tools.env`).
     concurrency: the most episodes that an evaluation runs at once by default; None for no limit of the environment.
+    reward_columns: what reward functions may name of the task under way, such as ``answer``.
     """
 
     metadata: Info = {"render_modes": ["ansi"]}  # noqa: RUF012 (declared so by gymnasium.Env)
@@ -182,6 +183,11 @@ class TextEnv(gymnasium.Env[str, str]):
     def expert_action(self) -> str | None:
         """The expert's next action, or None without an expert or when the expert has finished."""
         return None
+
+    @property
+    def reward_columns(self) -> Mapping[str, object]:
+        """Plain data of the task under way for reward functions (:mod:`gagpo.envs.rewarded`)."""
+        return {}
 
     def sample_action(self, rng: np.random.Generator) -> str:
         """Draw an action for a random policy, where the valid actions cannot be listed."""

@@ -167,8 +167,11 @@ def declared(env_id: str, name: Literal["choosing", "interface"]) -> frozenset[s
 def is_cheap(spec: EnvSpec, kwargs: Kwargs) -> bool:
     """Whether the environment may be stepped in the caller's process: it is ``cheap`` and part of this package.
 
-    Declarations of other environments are ignored: one that hangs would take the caller with it.
+    Declarations of other environments are ignored: one that hangs would take the caller with it. So would a reward
+    function, which is the user's code.
     """
+    if "reward" in kwargs:
+        return False
     creator = creator_of(spec)
     is_trusted = getattr(creator, "__module__", "").startswith("gagpo.envs.")
     return is_trusted and bool(getattr(creator, "cheap", lambda _: False)(kwargs))

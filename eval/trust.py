@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gagpo.base.errors import GagpoError
 from gagpo.envs.lookup import maker
+from gagpo.envs.pool.worker import REWARD
 from gagpo.settings import EngineSettings
 
 WITHOUT_MODULE = ("http://", "https://", "textarena:")
@@ -49,7 +50,8 @@ def require_environment_trust(run: Path, environment: str, named: str | None, ar
     names: frozenset[str] = getattr(creator, "code_names", frozenset())
     for name, value in sorted(arguments.items()):
         code = f"a program or function in environment.kwargs.{name}"
-        if name in programs or any(_names_code(text, name in names) for text in _texts(value)):
+        is_imported = name in names or name == REWARD
+        if name in programs or any(_names_code(text, is_imported) for text in _texts(value)):
             raise untrusted(run, code, f"set it with -k {name}=...")
 
 

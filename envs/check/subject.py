@@ -16,6 +16,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.lookup import find_spec, portable
+from gagpo.envs.rewarded import make
 from gagpo.envs.tasks import Task, TaskSet
 
 LONGEST_EPISODE = 10_000  # turns; an episode that random actions do not end by then has no turn limit
@@ -70,7 +71,7 @@ class Subject:
 
     def make(self, **overrides: object) -> gymnasium.Env:
         """Build the environment; raises TypeError if it does not accept the arguments."""
-        return gymnasium.make(find_spec(self.name), disable_env_checker=True, **{**self.kwargs, **overrides})
+        return make(find_spec(self.name), {**self.kwargs, **overrides}, disable_env_checker=True)
 
     @property
     def portable_spec(self) -> str:
@@ -140,7 +141,7 @@ def walk(env: gymnasium.Env, start: Start) -> Iterator[tuple[Any, StepResult]]:
 
 def transcripts(spec: str, kwargs: Kwargs, plan: list[tuple[str, int]]) -> list[list[str]]:
     """:func:`random_play` from each (task id, seed) of ``plan``, in this process."""
-    with closing(gymnasium.make(EnvSpec.from_json(spec), disable_env_checker=True, **kwargs)) as env:
+    with closing(make(EnvSpec.from_json(spec), kwargs, disable_env_checker=True)) as env:
         return [random_play(env, Start(Task(task, ""), seed)) for task, seed in plan]
 
 

@@ -255,6 +255,11 @@ class MathEnv(TextEnv):
         contents = [self.problem.text, sorted(self._results), sorted(self._wrong_answers)]
         return hashlib.sha256(json.dumps(contents).encode()).hexdigest()[:16]
 
+    @property
+    def reward_columns(self) -> Mapping[str, object]:
+        assert self.problem is not None
+        return {"question": self.problem.text, "answer": self.problem.answer}
+
     def sample_action(self, rng: np.random.Generator) -> str:
         """A small number as the answer, or a sum of two as a call."""
         first, second = (int(number) for number in rng.integers(0, 100, size=2))

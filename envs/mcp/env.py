@@ -112,6 +112,10 @@ class MCPEnv(ToolEnv):
         self._num_calls += 1
         return outcome
 
+    @property
+    def reward_columns(self) -> Mapping[str, object]:
+        return {"question": self.question.text, "answer": self.question.answer}
+
     def is_solved(self, question: ToolQuestion, answer: str) -> bool:
         """Whether ``answer`` is right."""
         return same_answer(question.answer, answer)

@@ -25,6 +25,7 @@ from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.pool.wire import Garbage, Request, describe, plain
 
 MAX_REWARD = 1e9
+REWARD = "reward"  # the argument of every environment that gagpo.envs.rewarded reads
 StepAnswer = tuple[str, float, bool, bool, Info]
 ResetAnswer = tuple[str, Info]
 Answer = StepAnswer | ResetAnswer | tuple[str]
@@ -32,7 +33,15 @@ Answer = StepAnswer | ResetAnswer | tuple[str]
 
 def maker(spec: EnvSpec, kwargs: Kwargs) -> Callable[[], gymnasium.Env]:
     """A function that builds one environment; :class:`EnvironmentHost` replaces Gymnasium's passive checks."""
-    return lambda: gymnasium.make(spec, disable_env_checker=True, **kwargs)
+
+    def make() -> gymnasium.Env:
+        if REWARD not in kwargs:
+            return gymnasium.make(spec, disable_env_checker=True, **kwargs)
+        from gagpo.envs import rewarded  # needs this package
+
+        return rewarded.make(spec, kwargs, disable_env_checker=True)
+
+    return make
 
 
 def reset_answer(result: object) -> ResetAnswer:

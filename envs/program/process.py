@@ -61,11 +61,11 @@ class ProgramProcess(gymnasium.Env[str, str]):
         if "transcript" in order:
             function = FUNCTIONS.find(self.reward_function)
             row = order["row"]
-            return _report(call_reward(function, row, order["transcript"]), author(row)), {"status": 0}
+            return report(call_reward(function, row, order["transcript"]), author(row)), {"status": 0}
         if self.agent:
             reward = asyncio.run(_run_agent(FUNCTIONS.find(self.agent), order["row"]))
             # Without a returned reward it may have posted one, so None is not an error.
-            return "" if reward is None else _report(reward, "the agent"), {"status": 0}
+            return "" if reward is None else report(reward, "the agent"), {"status": 0}
         status, output, errors = run(self.command)
         return output, {"status": status, "errors": errors}
 
@@ -95,7 +95,7 @@ async def _run_agent(agent: Callable[..., Any], row: Json) -> object:
         return await result if inspect.isawaitable(result) else result
 
 
-def _report(result: object, author: str) -> str:
+def report(result: object, author: str) -> str:
     """The result of a function as a program reports it: one line of JSON.
 
     author: who returned it, for the error.

@@ -262,6 +262,11 @@ class SQLEnv(TextEnv):
             return f"columns {remaining_tables[0]}"
         return f"answer: {question.incomplete if self.imperfect and question.incomplete else question.gold}"
 
+    @property
+    def reward_columns(self) -> Mapping[str, object]:
+        assert self.question is not None
+        return {"question": self.question.text, "query": self.question.gold, "answer": self.question.gold}
+
     def sample_action(self, rng: np.random.Generator) -> str:
         """A random command about a random table and column of this database."""
         tables = self._schema()

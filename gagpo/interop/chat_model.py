@@ -21,7 +21,7 @@ from gagpo.data import Turn
 from gagpo.envs.program.conversations import Conversations
 from gagpo.envs.program.messages import ChatRequest, Completion, GatewayError, Json
 
-MAX_TURNS = 2000  # answers whose sampled tokens are kept for the rest of their conversations
+MAX_TURNS = 500  # answers whose sampled tokens are kept for the rest of their conversations
 POLL_SECONDS = 0.02  # of sampling, before new requests are looked for
 MAX_TEMPERATURE = 100.0
 CLOSED = GatewayError(503, "the model is closed")
@@ -128,14 +128,12 @@ class ChatModel:
     def _start(self, request: ChatRequest, answer: Future[Completion]) -> None:
         try:
             pending = self._prepared(request, answer)
+            self._engine.submit([pending.request], self._sampling)
+            self._pending[pending.request.session] = pending
         except GatewayError as error:
             _set_error(answer, error)
-            return
         except Exception as error:  # whatever the messages of a client cause
             _set_error(answer, GatewayError(500, f"the request failed: {type(error).__name__}: {first_line(error)}"))
-            return
-        self._pending[pending.request.session] = pending
-        self._engine.submit([pending.request], self._sampling)
 
     def _prepared(self, request: ChatRequest, answer: Future[Completion]) -> Pending:
         if len(self._history.turns) >= MAX_TURNS:

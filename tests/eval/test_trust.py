@@ -25,6 +25,7 @@ ARGUMENTS = {
     "plain.py": ("CartPole-v1", {"spec"}),
     "program/process.py": ("gagpo/Program-v0", {"command", "agent", "reward"}),
     "web/source.py": ("gagpo/Web-v0", {"source"}),
+    "rewarded.py": ("gagpo/Program-v0", {"reward"}),  # of every environment, see the test of reward functions
 }
 """The environments' files that import what an argument names, and the arguments."""
 OTHERS = {"arguments.py", "lookup.py", "check", "pool", "vector.py", "textarena.py", "reasoning_gym/evaluation.py"}
@@ -93,6 +94,13 @@ def test_an_argument_that_looks_like_code_needs_consent_in_every_environment(val
     for environment in ("CartPole-v1", "gagpo/Math-v0", "scienceworld"):
         with pytest.raises(UntrustedCode, match=r"environment\.kwargs\.anything"):
             require_environment_trust(tmp_path, environment, None, {"anything": value})
+
+
+@pytest.mark.parametrize("reward", ["evil:f", ["my own:f"], {"evil:f": 1, "environment": 2}, "evil-2:f.g h"])
+@pytest.mark.parametrize("environment", ["CartPole-v1", "gagpo/Math-v0", "gagpo/ALFWorld-v0", "gagpo/Program-v0"])
+def test_a_reward_function_needs_consent_in_every_environment(environment, reward, tmp_path):
+    with pytest.raises(UntrustedCode, match=r"environment\.kwargs\.reward"):
+        require_environment_trust(tmp_path, environment, None, {"reward": reward})
 
 
 def test_arguments_that_name_no_code_need_no_consent(tmp_path):
