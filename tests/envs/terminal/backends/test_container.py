@@ -1,9 +1,13 @@
 """Containers of podman and docker: their command lines and errors. No image is run."""
 
+import shlex
+
 import pytest
 
+from gagpo.envs.terminal.backends import bubblewrap
 from gagpo.envs.terminal.backends.base import EpisodeLimits, SandboxUnavailable
 from gagpo.envs.terminal.backends.container import ContainerSandbox, arguments
+from gagpo.envs.terminal.tree import file
 
 
 @pytest.mark.parametrize("engine", ["podman", "docker"])
@@ -37,3 +41,26 @@ def test_a_missing_engine_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SandboxUnavailable, match="docker is not installed; install it, or use backend=bubblewrap"):
         ContainerSandbox("docker", "x").start({})
+
+
+def test_the_supervisor_runs_over_standard_streams_on_the_files_of_an_image(sandbox, tmp_path, monkeypatch):
+    """The stand-in for podman runs the container's command in bubblewrap, over a folder that is the image's."""
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image" / "from-image").write_text("image\n")
+    (tmp_path / "image" / "both").write_text("image\n")
+    line = bubblewrap.arguments(0, {})
+    line = line[: line.index("--remount-ro")]
+    command = shlex.join([*line, "--bind", str(tmp_path / "image"), "/app", "--clearenv", "--chdir", "/", "--"])
+    stand_in(tmp_path, monkeypatch, f'while [ "$1" != IMAGE ]; do shift; done; shift; exec {command} bash "$@"')
+    container = ContainerSandbox("podman", "IMAGE")
+    try:
+        for _ in range(2):
+            container.start({"both": file("task\n"), "new/a": file("task\n")})
+            assert container.run("cat from-image both new/a; rm *", 5.0).output.text() == "image\ntask\ntask\n"
+            assert set(container.files()) == {"new", "new/a"}
+            container.kill()
+        container.start({}, {"/tests": {"test.sh": file("echo 1 > /logs/x")}})
+        container.run("bash /tests/test.sh", 5.0)
+        assert container.files("/logs")["x"].content == b"1\n"
+    finally:
+        container.close()
