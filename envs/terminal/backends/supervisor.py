@@ -494,8 +494,9 @@ class Shell:
         """The command lines of what the shell started and what still runs."""
         lines = self._command_lines()
         for _ in range(5):
-            # A copy of the shell that is about to become a program has the shell's own command line for a moment.
-            if not any(line.startswith(b"bash\0--norc\0--noprofile\0") for line in lines):
+            # A copy of the shell that is about to become a program has the shell's own command line for a moment, and
+            # then none.
+            if not any(not line or line.startswith(b"bash\0--norc\0--noprofile\0") for line in lines):
                 break
             time.sleep(0.002)
             lines = self._command_lines()
@@ -504,7 +505,12 @@ class Shell:
     def _command_lines(self) -> list[bytes]:
         known_processes = (1, os.getpid(), self.process)  # bubblewrap, the supervisor and the shell
         names = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in known_processes]
-        return sorted(filter(None, (read_file(f"/proc/{name}/cmdline".encode()) for name in names)))
+        lines = []
+        for name in names:
+            line = read_file(f"/proc/{name}/cmdline".encode())
+            if line or read_file(f"/proc/{name}/stat".encode()).rpartition(b")")[2].split()[:1] not in ([], [b"Z"]):
+                lines.append(line)
+        return sorted(lines)
 
     def kill(self) -> int:
         """Kill the shell and all it started, and wait for their end; returns the shell's status."""
