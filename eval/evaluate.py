@@ -174,7 +174,7 @@ class PreparedEvaluation:
     ) -> PreparedEvaluation:
         """GagpoError for an unknown environment or split, or a split without tasks.
 
-        user_kwargs: names of the arguments that the user typed; see ``given`` of :func:`make_env`.
+        user_kwargs: names of the arguments that the user typed; see ``warn_of`` of :func:`make_env`.
         """
         kwargs = with_split(conditions.environment, conditions.kwargs, conditions.split)
         env = make_env(conditions.environment, kwargs, user_kwargs)

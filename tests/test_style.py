@@ -1,6 +1,7 @@
 """How the product's code reads: names, plain shapes, sizes of functions."""
 
 import ast
+import re
 
 import pytest
 
@@ -44,3 +45,59 @@ def test_the_product_has_plain_names_and_shapes(measure):
 
 def test_no_function_is_over_the_limits():
     assert budgets.large_functions(budgets.python_files(budgets.PRODUCT)) == []
+
+
+# Documented parameters ------------------------------------------------------------------------------------------------
+
+ENTRY = re.compile(r"(?:(?<=\n\n)|(?<=[.;]\n)|(?<=[.;] ))([a-z_]\w*(?:, [a-z_]\w*)*): ")
+
+
+def documented(node):
+    """The names with an entry in a docstring: at the beginning of a line or a sentence, outside of examples."""
+    text = re.sub(r"^ *>>>(?:.+\n?)+", "", ast.get_docstring(node) or "", flags=re.MULTILINE)
+    return {name for entry in ENTRY.findall(text) for name in entry.split(", ")}
+
+
+def bound(node):
+    """The parameters of a function; of a class everything that is bound or used in it."""
+    if isinstance(node, ast.ClassDef):
+        fields = {name.attr if isinstance(name, ast.Attribute) else name.id for name in ast.walk(node) if is_name(name)}
+        return fields | {name for inner in ast.walk(node) for name in style.bound_names(inner)}
+    return {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+
+
+def is_name(node):
+    return isinstance(node, ast.Name | ast.Attribute)
+
+
+def unknown_parameters(tree):
+    """Documented names that are no parameters, and parameters of other functions that they do not have."""
+    documentable = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documentable)]
+    return sorted((node.lineno, name) for node in nodes for name in documented(node) - bound(node))
+
+
+def cross_references(tree):
+    """``name`` of :func:`function` in a docstring, as function and name."""
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    found = [match for text in texts for match in re.findall(r"``(\w+)`` of :func:`(?:[\w.]*\.)?(\w+)`", text)]
+    return [(function, name) for name, function in found]
+
+
+def test_entries_of_docstrings_are_seen():
+    tree = ast.parse(
+        'def f(a, b):\n    """Do it. a: first.\n\n    c, b: wrong: because\n        so.\n    later: x."""\n'
+        'class A:\n    """Is.\n\n    x: known.\n    y: not.\n    """\n    x: int = 1\n'
+        'def g(a):\n    """Wait for the\n    answer: it comes.\n\n    >>> g(1)\n    b: 1\n    """\n'
+    )
+    assert unknown_parameters(tree) == [(1, "c"), (1, "later"), (7, "y")]
+    assert cross_references(ast.parse('"""see ``given`` of :func:`a.make`"""')) == [("make", "given")]
+
+
+def test_documented_parameters_are_those_of_the_functions():
+    files = budgets.python_files(budgets.PRODUCT)
+    trees = {str(path.relative_to(budgets.ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    assert [(path, *entry) for path, tree in trees.items() for entry in unknown_parameters(tree)] == []
+    functions = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    parameters = {(node.name, name) for node in functions for name in bound(node)}
+    assert [pair for tree in trees.values() for pair in cross_references(tree) if pair not in parameters] == []

@@ -88,7 +88,7 @@ def _read_until_the_end(child: subprocess.Popen[bytes], streams: dict[IO[bytes],
 
 
 def _read(stream: IO[bytes], tail: Tail, max_bytes: int) -> bool:
-    """Read up to about ``most`` bytes of what is there; False at the end of the stream."""
+    """Read up to about ``max_bytes`` of what is there; False at the end of the stream."""
     size = 0
     with suppress(BlockingIOError):
         while size < max_bytes:

@@ -22,10 +22,10 @@ ZERO = 1e-15
 def agrees(gold_query: str, gold: Result, prediction: Result, comparison: Comparison = "exact") -> bool:
     """Whether the result ``prediction`` agrees with ``gold``, the result of ``gold_query``.
 
-    exact: equal numbers of columns and :func:`same_result`, ordered if the outermost gold query has an ORDER BY.
-    bird: the same set of rows.
-    spider: the same rows equally often, after some permutation of the columns, and in the same order if the gold query
-        contains ``order by`` anywhere.
+    ``exact``: equal numbers of columns and :func:`same_result`, ordered if the outermost gold query has an ORDER BY.
+    ``bird``: the same set of rows.
+    ``spider``: the same rows equally often, after some permutation of the columns, and in the same order if the gold
+        query contains ``order by`` anywhere.
     """
     if comparison == "bird":
         return set(gold.rows) == set(prediction.rows)

@@ -89,9 +89,9 @@ def is_solvable(goal: Goal, product: Product, price: float) -> bool:
 def type_score(goal_product: Product, bought_product: Product) -> tuple[float, float]:
     """``(r_type, title_score)``.
 
-    title_score: number of distinct nouns in both titles, divided by the number of nouns in the wanted title (with
+    ``title_score``: number of distinct nouns in both titles, divided by the number of nouns in the wanted title (with
         repetitions); 0.2 if it has none.
-    r_type: 0 if title_score is 0, and 0.1 if it is below 0.1. Otherwise 1 if the queries agree, two parts of the
+    ``r_type``: 0 if title_score is 0, and 0.1 if it is below 0.1. Otherwise 1 if the queries agree, two parts of the
         category path agree, or title_score > 0.2, else 0.5.
     """
     title_score = 0.2  # what the published rule gives to a title without nouns: not above 0.2, not below 0.1

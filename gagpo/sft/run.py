@@ -114,7 +114,7 @@ def prepare(
 ) -> tuple[torch.nn.Module, PreTrainedTokenizerBase, list[LabelledRow]]:
     """The model before training, its tokenizer and its rows, from ``work`` or made there.
 
-    more: texts of further files in the model's folder, by file name.
+    files: texts of further files in the model's folder, by file name.
     """
     if not (work / "rows.npz").exists():
         _make(settings, work, files, quiet)

@@ -22,15 +22,16 @@ _LARGEST_EXPONENT = 12
 def unfinished(tree: Any) -> frozenset[str]:
     r"""The kinds of unfinished work in a formula as written.
 
-    sum: terms that can be combined (``2x + 3x``, ``\sqrt{18} + \sqrt{8}``), perhaps after expansion (``2(x + 1) + x``).
-    product: of numbers, of powers of e, of imaginary units, of roots of constants.
-    power: of an integer other than 10, of a power or product; a product of powers with one base.
-    division: by a number or factor that divides the numerator.
-    denominator: a sum of constants.
-    expansion: a product or power of sums of constants.
-    root: of a constant that contains a root.
-    dummy: a part with variables that does not depend on them.
-    matrix: a sum, product or power of matrices.
+    ``sum``: terms that can be combined (``2x + 3x``, ``\sqrt{18} + \sqrt{8}``), perhaps after expansion
+        (``2(x + 1) + x``).
+    ``product``: of numbers, of powers of e, of imaginary units, of roots of constants.
+    ``power``: of an integer other than 10, of a power or product; a product of powers with one base.
+    ``division``: by a number or factor that divides the numerator.
+    ``denominator``: a sum of constants.
+    ``expansion``: a product or power of sums of constants.
+    ``root``: of a constant that contains a root.
+    ``dummy``: a part with variables that does not depend on them.
+    ``matrix``: a sum, product or power of matrices.
     Name of a function: one that simplifies away, such as ``\sin\frac{\pi}{3}`` or ``\ln e^x``.
 
     Arithmetic in equations does not count, because an equation can be written in many ways.
