@@ -25,7 +25,10 @@ from sources import PRODUCT, ROOT, large_functions, python_files
 from style import places
 
 OUTSIDE_CORE = (
-    *(f"envs/{name}" for name in ("alfworld", "webshop", "math", "sql", "web", "reasoning_gym", "scienceworld", "terminal")),
+    *(
+        f"envs/{name}"
+        for name in ("alfworld", "webshop", "math", "sql", "web", "reasoning_gym", "scienceworld", "terminal")
+    ),
     *(f"gagpo/{name}" for name in ("cli", "interop", "planning")),
     "eval",
 )

@@ -13,7 +13,7 @@ from gagpo.agents.setup import make_context, make_env
 from gagpo.agents.trained_chat import ServedContext
 from gagpo.base.errors import InvalidArgument
 from gagpo.eval.conditions import Conditions, conditions_of
-from gagpo.eval.models import Sources, device_of, engine_of, require_trust, weights_of
+from gagpo.eval.models import OptionSources, device_of, engine_of, require_trust, weights_of
 from gagpo.eval.request import WEIGHTLESS, EvaluationRequest
 from gagpo.settings import RunSettings
 from gagpo.settings.machine import require_device, require_model
@@ -42,7 +42,7 @@ def chat_source(request: EvaluationRequest) -> ChatSource:
     """
     if request.served or request.model in WEIGHTLESS:
         raise InvalidArgument(f"{request.model} has no weights here: name a run, a model folder or a hub model")
-    sources = Sources.of(request)
+    sources = OptionSources.of(request)
     if sources.run is None:
         require_model(request.model)
     require_device(device_of(request, sources.run))
@@ -65,7 +65,7 @@ def acting_agent(request: EvaluationRequest) -> tuple[Conditions, LanguageAgent]
 
     Raises: GagpoError as :func:`chat_source`.
     """
-    sources = Sources.of(request)
+    sources = OptionSources.of(request)
     if sources.run is None:
         require_model(request.model)
     conditions = conditions_of(request, sources.run, sources.like)
@@ -101,11 +101,11 @@ def context_of_run(run: Path, settings: RunSettings, tokenizer: object, trust_re
     if not prompt.calls and not any("instructions" in getattr(prompt, key) for key in ("system", "first", "turn")):
         return make_context(tokenizer, None, **options)
     if not trust_remote_code:
-        require_trust(request, conditions, Sources(settings, None, None))
+        require_trust(request, conditions, OptionSources(settings, None, None))
     return context_of_training(tokenizer, conditions)
 
 
-def _located(request: EvaluationRequest, sources: Sources) -> tuple[str, str, str | None]:
+def _located(request: EvaluationRequest, sources: OptionSources) -> tuple[str, str, str | None]:
     """The folder or hub name of the weights, the model's name, and the commit of a hub model."""
     from gagpo.model.loading import commit_of
 

@@ -59,7 +59,7 @@ def request_of(model: str, **options: Any) -> EvaluationRequest:
 
 def measure(request: EvaluationRequest) -> EvaluationOutcome:
     """As :func:`evaluate`, with the episodes, the journal and the cost."""
-    sources = Sources.of(request)
+    sources = OptionSources.of(request)
     has_weights = not request.served and request.model not in WEIGHTLESS
     if sources.run is None and has_weights:
         require_model(request.model)
@@ -86,7 +86,7 @@ def measure_all(request: EvaluationRequest) -> dict[str, EvaluationOutcome]:
     """
     settings = None
     if not request.environment:
-        settings = settings_like(request.like) or Sources.of(request).run
+        settings = settings_like(request.like) or OptionSources.of(request).run
     outcomes = {}
     for name in names_of(settings) if settings else []:
         episodes = request.episodes and file_of_environment(request.episodes, name)
@@ -100,7 +100,7 @@ def file_of_environment(path: Path, env: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Sources:
+class OptionSources:
     """Where the options that a request leaves open come from.
 
     run: the settings of the run that the model names; None if it names none.
@@ -113,7 +113,7 @@ class Sources:
     like: RunSettings | None
 
     @classmethod
-    def of(cls, request: EvaluationRequest) -> Sources:
+    def of(cls, request: EvaluationRequest) -> OptionSources:
         like = settings_like(request.like)
         if request.served:
             return cls(None, None, like)
@@ -125,7 +125,7 @@ class Sources:
         return cls(RunFolder.open(path).stored_settings(), checkpoint, like)
 
 
-def require_trust(request: EvaluationRequest, conditions: Conditions, sources: Sources) -> None:
+def require_trust(request: EvaluationRequest, conditions: Conditions, sources: OptionSources) -> None:
     """Raise UntrustedCode if a run folder names code from elsewhere that neither the user nor a config names."""
     model_folder = like_folder = None
     if sources.run is not None and not is_starter(request.model):
@@ -148,7 +148,7 @@ def device_of(request: EvaluationRequest, run: RunSettings | None) -> str:
     return request.device or (run.device if run else "cpu")
 
 
-def _evaluated_agent(prepared: PreparedEvaluation, sources: Sources) -> EvaluatedAgent:
+def _evaluated_agent(prepared: PreparedEvaluation, sources: OptionSources) -> EvaluatedAgent:
     """The random agent, the expert, or a model in this process."""
     request = prepared.request
     kwargs = prepared.kwargs
@@ -179,7 +179,7 @@ def _evaluated_agent(prepared: PreparedEvaluation, sources: Sources) -> Evaluate
     )
 
 
-def weights_of(request: EvaluationRequest, sources: Sources) -> tuple[str, str]:
+def weights_of(request: EvaluationRequest, sources: OptionSources) -> tuple[str, str]:
     """The folder, or the hub name, of the weights; and how the result names them: of a run with the iteration."""
     from gagpo.runs import keeping
 
@@ -212,7 +212,9 @@ def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> N
         raise SettingsError(f"{environment} has no expert: evaluate `random` or a model instead")
 
 
-def _language_agent(folder: str, commit: str | None, prepared: PreparedEvaluation, sources: Sources) -> LanguageAgent:
+def _language_agent(
+    folder: str, commit: str | None, prepared: PreparedEvaluation, sources: OptionSources
+) -> LanguageAgent:
     """The loaded model with the prompts of the conditions."""
     conditions = prepared.conditions
     engine = engine_of(folder, commit, prepared.request, sources)
@@ -220,7 +222,7 @@ def _language_agent(folder: str, commit: str | None, prepared: PreparedEvaluatio
     return language_agent(engine, prepared.env, sampling, **dict(conditions.context))
 
 
-def engine_of(folder: str, commit: str | None, request: EvaluationRequest, sources: Sources) -> Engine:
+def engine_of(folder: str, commit: str | None, request: EvaluationRequest, sources: OptionSources) -> Engine:
     """The engine with the model of a request; the caller closes it.
 
     Only the request allows the model's own code to run: a run folder may come from somebody else.

@@ -70,7 +70,7 @@ class Answer:
     withheld: bool = False
 
 
-class ServerFailed(ExchangeFailed):
+class ChatServerFailed(ExchangeFailed):
     """The server reports a failure of its own in an answer with status 200.
 
     usage: what it charges for the answer; None if it does not say.
@@ -140,9 +140,9 @@ def read_answer(body: bytes, messages: Messages) -> Answer:
         raise ExchangeFailed(f"malformed answer at {_first(error)}: {body[:100]!r}") from None
     choice = next(iter(completion.choices), _ChatChoice())
     if fault := completion.error or choice.error:
-        raise ServerFailed(f"the server reports an error: {_words(fault)}", _charged(completion))
+        raise ChatServerFailed(f"the server reports an error: {_words(fault)}", _charged(completion))
     if choice.finish_reason == "error":
-        raise ServerFailed("the server reports an error and no reason", _charged(completion))
+        raise ChatServerFailed("the server reports an error and no reason", _charged(completion))
     if choice.message is None:
         raise ExchangeFailed(f"malformed answer at choices: no message: {body[:100]!r}")
     message = choice.message

@@ -23,8 +23,8 @@ from pydantic import JsonValue
 
 from gagpo.agents.api.answer import (
     Answer,
+    ChatServerFailed,
     Messages,
-    ServerFailed,
     Usage,
     answer_limit,
     read_answer,
@@ -268,7 +268,7 @@ class ApiClient:
             return
         try:
             question.answer = answer = read_answer(reply.body, question.messages)
-        except ServerFailed as failed:
+        except ChatServerFailed as failed:
             if failed.usage is not None:
                 self._spend(question, replace(failed.usage, unanswered=-1, cost=self.settings.cost(failed.usage)))
             raise

@@ -36,7 +36,7 @@ class Scene:
     state: str | None = None
 
 
-class Engine(Protocol):
+class GameEngine(Protocol):
     """Runs one ``game.tw-pddl`` file at a time."""
 
     def reset(self, game: Path) -> Scene:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, Engine, Scene
+from gagpo.envs.alfworld.engine import NOTHING_HAPPENS, GameEngine, Scene
 from gagpo.envs.alfworld.expert.expert import Expert
 from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.folder import find_games, official_root
@@ -186,7 +186,7 @@ class ALFWorldEnv(TextEnv):
         )
 
 
-def _engine(name: str) -> Engine:
+def _engine(name: str) -> GameEngine:
     if name not in ENGINES:
         raise InvalidArgument(f"unknown engine {name!r}; choose {' or '.join(ENGINES)}")
     if name == "native":

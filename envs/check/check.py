@@ -125,11 +125,11 @@ def _recorded_warnings() -> Iterator[list[str]]:
     """The warnings that the environments of this package log in the block, such as the rows that they skip."""
     messages: list[str] = []
 
-    class Recorder(logging.Handler):
+    class MessageHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    handler = Recorder(logging.WARNING)
+    handler = MessageHandler(logging.WARNING)
     logging.getLogger(LOGGER).addHandler(handler)
     try:
         yield messages

@@ -25,7 +25,7 @@ _READ_LENGTH = 10 * 2**20  # bytes of a value; the rows after a longer one are l
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column that can be written.
 
     affinity: SQLite's, one of INTEGER, REAL, NUMERIC, TEXT, BLOB.
@@ -39,7 +39,7 @@ class Column:
     key: bool
 
 
-Columns = Mapping[str, tuple[Column, ...]]
+Columns = Mapping[str, tuple[TableColumn, ...]]
 """The columns of each table."""
 
 
@@ -64,7 +64,7 @@ class SampledTable:
 
     name: str
     sql: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     links: tuple[ForeignKey, ...]
     rows: tuple[Row, ...]
 
@@ -129,7 +129,7 @@ def _is_plain(name: str, sql: str) -> bool:
     return not name.lower().startswith("sqlite_") and sql.upper().split(None, 2)[1:2] != ["VIRTUAL"]
 
 
-def _columns(connection: sqlite3.Connection, table: str) -> tuple[Column, ...]:
+def _columns(connection: sqlite3.Connection, table: str) -> tuple[TableColumn, ...]:
     column_rows = connection.execute(
         'SELECT name, type, "notnull", pk, hidden FROM pragma_table_xinfo(?) ORDER BY cid', (table,)
     ).fetchall()
@@ -141,7 +141,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> tuple[Column, ...]:
         if len(names) == 1:
             unique.add(names[0][0])
     return tuple(
-        Column(name, _affinity(kind), bool(required or pk), name in unique)
+        TableColumn(name, _affinity(kind), bool(required or pk), name in unique)
         for name, kind, required, pk, hidden in column_rows
         if not hidden
     )
@@ -209,7 +209,7 @@ def _implied_links(
     return links
 
 
-def _is_named_after(column: Column, parent: str, key: Column) -> bool:
+def _is_named_after(column: TableColumn, parent: str, key: TableColumn) -> bool:
     """Whether a column is named like a key: ``singer_id`` like ``singer_id``, and like ``id`` of ``singers``."""
     name, parent_name, key_name = (part.lower().replace("_", "") for part in (column.name, parent, key.name))
     if name == key_name:
@@ -217,7 +217,7 @@ def _is_named_after(column: Column, parent: str, key: Column) -> bool:
     return name in (f"{parent_name}{key_name}", f"{parent_name.removesuffix('s')}{key_name}")
 
 
-def _places(names: list[str], columns: tuple[Column, ...]) -> tuple[int, ...]:
+def _places(names: list[str], columns: tuple[TableColumn, ...]) -> tuple[int, ...]:
     places = {column.name.lower(): place for place, column in enumerate(columns)}
     return tuple(places[name.lower()] for name in names if name.lower() in places)
 
@@ -230,7 +230,9 @@ class _Bounds:
         self.bytes = _ALL_SAMPLED_BYTES // max(tables, 1)
 
 
-def _rows(connection: sqlite3.Connection, table: str, columns: tuple[Column, ...], bounds: _Bounds) -> tuple[Row, ...]:
+def _rows(
+    connection: sqlite3.Connection, table: str, columns: tuple[TableColumn, ...], bounds: _Bounds
+) -> tuple[Row, ...]:
     names = ", ".join(quote_identifier(column.name) for column in columns)
     rows = _bounded(
         connection.execute(f"SELECT {names} FROM {quote_identifier(table)} LIMIT ?", (bounds.rows + 1,)), bounds

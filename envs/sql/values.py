@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from gagpo.envs.sql.structure import Column
+from gagpo.envs.sql.structure import TableColumn
 
 _CATEGORIES = 12  # at most; a column with more values is not one of categories
 _DAY = re.compile(r"(\d{4})-(\d{2})-(\d{2})(.*)", re.DOTALL)
@@ -30,7 +30,9 @@ class ColumnValues:
     rate: probability that a value changes.
     """
 
-    def __init__(self, column: Column, values: Sequence[Any], literals: Sequence[Any], rate: float, rng: random.Random):
+    def __init__(
+        self, column: TableColumn, values: Sequence[Any], literals: Sequence[Any], rate: float, rng: random.Random
+    ):
         self.values = [value for value in values if value is not None] or list(_defaults(column.affinity))
         distinct = list(dict.fromkeys(self.values))
         self.key = column.key

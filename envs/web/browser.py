@@ -18,7 +18,7 @@ from gagpo.envs.web.actions import KEYS, VIRTUAL_KEYS, Command
 from gagpo.envs.web.devtools import DevTools, Sent
 from gagpo.envs.web.errors import BrowserLost, Navigated, PageBroken, PageHung
 from gagpo.envs.web.page import WebPage
-from gagpo.envs.web.server import Pages, Response, Server
+from gagpo.envs.web.server import PageResponse, Pages, PageServer
 
 THINKING = 1_000
 """Milliseconds on the page's own clock that pass with every action."""
@@ -101,7 +101,7 @@ class Browser:
         self.typed: list[str] = []
         self.parked = False
         self._started: drivers.StartedBrowser | None = None
-        self._server: Server | None = None
+        self._server: PageServer | None = None
         self._ignored = ""
         self._probe = "null"
         self._visit: tuple[object, ...] | None = None  # what is open, if it can be used for another episode
@@ -118,7 +118,7 @@ class Browser:
         """Where the pages are served; the start of every address that can be reached."""
         if self._server is None:
             try:
-                self._server = Server(self.host)
+                self._server = PageServer(self.host)
             except OSError as error:
                 reason = f"host must be an address of this machine (got {self.host!r:.80}): {error.strerror or error}"
                 raise InvalidArgument(reason) from None
@@ -208,7 +208,7 @@ class Browser:
         the same address removes the rest, and looks whether anything is left.
         """
         assert self._server is not None
-        self._server.pages = lambda request: Response()
+        self._server.pages = lambda request: PageResponse()
         self.command("Network.clearBrowserCookies")
         self.command("Storage.clearDataForOrigin", origin=self.address, storageTypes="all")
         self._navigate(f"{self.address}/")

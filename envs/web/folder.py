@@ -19,7 +19,7 @@ from gagpo.envs.tasks import Task
 from gagpo.envs.tools import CallError
 from gagpo.envs.web.actions import Command, parse
 from gagpo.envs.web.browser import Browser
-from gagpo.envs.web.server import Files, Request
+from gagpo.envs.web.server import Files, PageRequest
 from gagpo.envs.web.source import Standing
 
 TASKS_FILE = "tasks.yaml"
@@ -184,9 +184,9 @@ class Folder:
         """The first action of the file that was not done yet."""
         return self._steps[0] if self._steps else None
 
-    def _serve(self, request: Request) -> Any:
+    def _serve(self, request: PageRequest) -> Any:
         hidden = request.path.strip("/") == TASKS_FILE  # it has the answers
-        return self._pages(Request("GET", "/no such page", []) if hidden else request)
+        return self._pages(PageRequest("GET", "/no such page", []) if hidden else request)
 
     def _file(self, start: str) -> Path:
         root = self.folder.resolve()

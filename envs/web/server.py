@@ -19,7 +19,7 @@ _SHOWN = ("text/", "image/", "font/", "application/javascript", "application/jso
 
 
 @dataclass(frozen=True)
-class Request:
+class PageRequest:
     """What the browser asks for.
 
     form: the fields of a query or of a posted form, in order.
@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Response:
+class PageResponse:
     """An answer to the browser.
 
     location: address to go to instead, or empty.
@@ -45,12 +45,12 @@ class Response:
     lasting: bool = False
 
 
-Pages = Callable[[Request], Response]
+Pages = Callable[[PageRequest], PageResponse]
 
 
-def message(text: str, status: int) -> Response:
+def message(text: str, status: int) -> PageResponse:
     """A page with one line."""
-    return Response(f"<!doctype html><title>{text}</title><p>{text}</p>".encode(), status=status)
+    return PageResponse(f"<!doctype html><title>{text}</title><p>{text}</p>".encode(), status=status)
 
 
 NOT_FOUND = message("This page does not exist.", 404)
@@ -66,14 +66,14 @@ class Files:
 
     root: Path
     lasting: bool = False
-    files: dict[str, Response] = field(default_factory=dict)
+    files: dict[str, PageResponse] = field(default_factory=dict)
 
-    def __call__(self, request: Request) -> Response:
+    def __call__(self, request: PageRequest) -> PageResponse:
         if request.path not in self.files:
             self.files[request.path] = self._read(request.path)
         return self.files[request.path]
 
-    def _read(self, path: str) -> Response:
+    def _read(self, path: str) -> PageResponse:
         root = self.root.resolve()
         with suppress(OSError, ValueError):
             place = (root / path.lstrip("/")).resolve()
@@ -86,11 +86,11 @@ class Files:
                 return message("Files of this kind cannot be shown.", 415)
             lasting = self.lasting and kind != "text/html"
             full_kind = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
-            return Response(place.read_bytes(), full_kind, lasting=lasting)
+            return PageResponse(place.read_bytes(), full_kind, lasting=lasting)
         return NOT_FOUND
 
 
-class Server:
+class PageServer:
     """Serves ``pages``, which may change at any time, until :meth:`close`.
 
     host: the address to listen at.
@@ -126,9 +126,9 @@ class Server:
 
             def _answer(self, form: list[tuple[str, str]]) -> None:
                 path = unquote(urlsplit(self.path).path, errors="replace")
-                self._send(outer.pages(Request(self.command, path, form)))
+                self._send(outer.pages(PageRequest(self.command, path, form)))
 
-            def _send(self, response: Response) -> None:
+            def _send(self, response: PageResponse) -> None:
                 self.send_response(response.status if not response.location else 303)
                 self.send_header("Content-Type", response.content_type)
                 self.send_header("Content-Length", str(len(response.body)))

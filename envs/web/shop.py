@@ -13,7 +13,7 @@ from gagpo.envs.tasks import Task
 from gagpo.envs.web.actions import Command
 from gagpo.envs.web.browser import Browser
 from gagpo.envs.web.page import Line, WebPage
-from gagpo.envs.web.server import NOT_FOUND, Request, Response, fields
+from gagpo.envs.web.server import NOT_FOUND, PageRequest, PageResponse, fields
 from gagpo.envs.web.source import Standing
 from gagpo.envs.webshop import expert
 from gagpo.envs.webshop.env import open_catalogue
@@ -93,21 +93,21 @@ class ShopSite:
         self.states[path] = state
         return path
 
-    def _serve(self, request: Request) -> Response:
+    def _serve(self, request: PageRequest) -> PageResponse:
         state = self.states.get(request.path)
         if state is None:
             return NOT_FOUND
         words = fields(request.form).get("q")
         if words is not None:
             results = self.shop.search(state, words)
-            return Response(location=self._path(results or state))
+            return PageResponse(location=self._path(results or state))
         pieces = self.shop.page(state).elements
         goal = self.shop.goal(state.task).instruction
         body = "\n".join(self._html(state, piece) for piece in pieces if not _is_instruction(piece, goal))
         page = (
             f"<!doctype html><html lang=en><meta charset=utf-8><title>Shop</title><style>{_STYLE}</style>{body}</html>"
         )
-        return Response(page.encode("utf-8", "replace"))
+        return PageResponse(page.encode("utf-8", "replace"))
 
     def _html(self, state: PageState, piece: PageElement) -> str:
         text = html.escape(piece.text)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typer._click.core import Context, Parameter
 
 
-class Command(TyperCommand):
+class ContinuedCommand(TyperCommand):
     """A command whose help names an argument ENV and gives a flag no type, and that says how to continue it."""
 
     def invoke(self, ctx: Context) -> Any:

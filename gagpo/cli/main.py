@@ -30,7 +30,7 @@ from gagpo.cli import (
     train,
     view,
 )
-from gagpo.cli.command import Command, Program
+from gagpo.cli.command import ContinuedCommand, Program
 from gagpo.cli.invocation import typed
 
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -67,7 +67,7 @@ for commands in (train, evaluate, compare, view, environments, play, chat, plann
     commands.add_to(app)
 examples.add_to(app)
 for command in app.registered_commands:
-    command.cls = Command
+    command.cls = ContinuedCommand
 
 
 def main() -> None:

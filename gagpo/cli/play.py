@@ -90,7 +90,7 @@ def _require_fitting(request: PlayRequest) -> None:
 
 
 @dataclass
-class Session:
+class PlaySession:
     """An episode of a person or a model in an environment.
 
     kwargs: of the environment.
@@ -183,7 +183,7 @@ class Session:
         return record
 
 
-def _prepare(request: PlayRequest) -> Session:
+def _prepare(request: PlayRequest) -> PlaySession:
     """Build the environment once to choose the task, and print where the person is."""
     from gagpo.agents.setup import make_env
     from gagpo.base.errors import InvalidArgument
@@ -213,11 +213,11 @@ def _prepare(request: PlayRequest) -> Session:
         show(instructions)
     say("")
     agent = PersonAgent(tools, multiline, request.expert, context)
-    return Session(env_id, kwargs, task, seed, _words(request, task, seed), agent)
+    return PlaySession(env_id, kwargs, task, seed, _words(request, task, seed), agent)
 
 
 @contextmanager
-def _watched(request: PlayRequest) -> Iterator[Session]:
+def _watched(request: PlayRequest) -> Iterator[PlaySession]:
     """The session of a model that acts, in the environment as the model was trained in it."""
     from gagpo.agents.setup import make_env
     from gagpo.cli.person import WatchedAgent
@@ -240,7 +240,7 @@ def _watched(request: PlayRequest) -> Iterator[Session]:
             env.close()
         say(f"{conditions.environment}, task {task}, seed {seed}, {request.model} acts", "")
         words = [*_words(request, task, seed), "--watch"]
-        yield Session(conditions.environment, conditions.kwargs, task, seed, words, WatchedAgent(agent))
+        yield PlaySession(conditions.environment, conditions.kwargs, task, seed, words, WatchedAgent(agent))
     finally:
         agent.engine.close()
 

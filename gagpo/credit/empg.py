@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from gagpo.credit.episode import Grpo
-from gagpo.credit.registry import CreditSettings, Level, Measure
+from gagpo.credit.registry import CreditSettings, Level, PolicyMeasure
 from gagpo.credit.statistics.groups import EPSILON
 from gagpo.credit.statistics.returns import next_in_episode
 from gagpo.data import BadTurns, Turns
@@ -27,7 +27,7 @@ class Empg(CreditSettings):
     """
 
     level: ClassVar[Level] = "turn"
-    measure: ClassVar[Measure] = "entropy"
+    measure: ClassVar[PolicyMeasure] = "entropy"
     name: Literal["empg"] = "empg"
 
     def advantage(self, turns: Turns) -> np.ndarray:

@@ -21,7 +21,7 @@ from gagpo.base.registry import OptionsRegistry
 from gagpo.data import Turns
 
 Level = Literal["episode", "turn", "token"]
-Measure = Literal["", "entropy", "energy"]
+PolicyMeasure = Literal["", "entropy", "energy"]
 
 
 class CreditSettings(Options):
@@ -35,7 +35,7 @@ class CreditSettings(Options):
 
     level: ClassVar[Level] = "episode"
     critic: ClassVar[bool] = False
-    measure: ClassVar[Measure] = ""
+    measure: ClassVar[PolicyMeasure] = ""
     name: str
 
     @classmethod

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from gagpo.credit.registry import CreditSettings, Level, Measure
+from gagpo.credit.registry import CreditSettings, Level, PolicyMeasure
 from gagpo.credit.reinforce import response_tokens, token_returns
 from gagpo.credit.statistics.groups import varies
 from gagpo.data import BadTurns, Turns
@@ -28,7 +28,7 @@ class OptimalTokenBaseline(CreditSettings):
     """
 
     level: ClassVar[Level] = "token"
-    measure: ClassVar[Measure] = "energy"
+    measure: ClassVar[PolicyMeasure] = "energy"
     name: Literal["optimal_token_baseline"] = "optimal_token_baseline"
 
     def advantage(self, turns: Turns) -> np.ndarray:

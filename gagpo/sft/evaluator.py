@@ -42,7 +42,7 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Measure:
+class StepMeasure:
     """Results on the evaluation tasks; all but ``step`` and ``reward`` are fractions.
 
     step: training steps before the evaluation.
@@ -67,7 +67,7 @@ class Measure:
         return self.success if self.reward is None else self.reward
 
     @classmethod
-    def of(cls, step: int, episodes: Sequence[Episode], in_rewards: bool = False) -> Measure:
+    def of(cls, step: int, episodes: Sequence[Episode], in_rewards: bool = False) -> StepMeasure:
         """Measure the episodes of an evaluation; those of one task share their ``group``.
 
         in_rewards: whether the mean reward decides.
@@ -140,10 +140,10 @@ class SftEvaluator:
         self.target = target
         self.report = report
         self.env = environment_of(settings)
-        self.measures: list[Measure] = []
+        self.measures: list[StepMeasure] = []
 
     @property
-    def best(self) -> Measure | None:
+    def best(self) -> StepMeasure | None:
         """The measure with the highest success rate or mean reward, of equal ones the first; None before any."""
         return max(self.measures, key=lambda measure: measure.score, default=None)
 
@@ -159,11 +159,11 @@ class SftEvaluator:
         with closing(engine):
             agent = language_agent(engine, self.env, settings.rollout.sampling, **dict(settings.context))
             episodes = run_evaluation(settings, agent, EPISODES_PER_TASK)
-        measure = Measure.of(step, episodes, self.target.in_rewards)
+        measure = StepMeasure.of(step, episodes, self.target.in_rewards)
         self.measures.append(measure)
         self.report(self.words(measure))
 
-    def words(self, measure: Measure) -> str:
+    def words(self, measure: StepMeasure) -> str:
         """The measure as a sentence."""
         groups = len(evaluation_tasks(self.settings))
         episodes = f"{EPISODES_PER_TASK * groups} episodes of training tasks ({self.target.words})"
@@ -180,11 +180,11 @@ class SftEvaluator:
     def _compared(self) -> str:
         return "the reward" if self.target.in_rewards else "success"
 
-    def _is_good(self, measure: Measure, goal: float) -> bool:
+    def _is_good(self, measure: StepMeasure, goal: float) -> bool:
         """Whether a model succeeds in most episodes, or reaches the goal in mean reward."""
         return measure.score >= goal if self.target.in_rewards else measure.success >= 0.5
 
-    def faults(self, measure: Measure) -> list[str]:
+    def faults(self, measure: StepMeasure) -> list[str]:
         """What keeps RL from learning, each with the setting to change; [] if RL can begin.
 
         More steps would not give contrast to a model that nearly always wins. A model that wins most episodes knows
@@ -241,7 +241,7 @@ class SftEvaluator:
         return [asdict(measure) for measure in self.measures]
 
     def restore(self, state: Sequence[dict[str, Any]]) -> None:
-        self.measures = [Measure(**measure) for measure in state]
+        self.measures = [StepMeasure(**measure) for measure in state]
 
 
 def run_evaluation(

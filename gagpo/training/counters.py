@@ -10,7 +10,7 @@ from gagpo.collecting.collector import Collection
 
 
 @dataclass
-class Counters:
+class RunCounters:
     """Totals since the run began.
 
     iteration: iterations done.
@@ -22,11 +22,11 @@ class Counters:
     turns: int = 0
     tokens: int = 0
 
-    def count(self, collected: Collection) -> Counters:
+    def count(self, collected: Collection) -> RunCounters:
         """Count an iteration; returns those of the iteration."""
         episodes = [*collected.sampled_episodes, *collected.probe_episodes, *collected.stale_episodes]
         turns = [turn for episode in episodes for turn in episode.turns]
-        iteration_counts = Counters(1, len(turns), sum(len(turn.response_ids) for turn in turns))
+        iteration_counts = RunCounters(1, len(turns), sum(len(turn.response_ids) for turn in turns))
         self.iteration += iteration_counts.iteration
         self.turns += iteration_counts.turns
         self.tokens += iteration_counts.tokens

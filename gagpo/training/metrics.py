@@ -12,13 +12,15 @@ from gagpo.eval.health import answer_task_information
 from gagpo.runs.headline import is_graded
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import of_environment
-from gagpo.training.counters import Counters
+from gagpo.training.counters import RunCounters
 
 INVALID = {"invalid_unparsed": "not parsed", "invalid_cut": "cut off", "invalid_refused": "refused"}
 """Metrics of turns without a valid action, and the value of :attr:`gagpo.data.Turn.invalid` they count."""
 
 
-def iteration_metrics(collected: Collection, learned: Metrics, counters: Counters, tokens_per_second: float) -> Metrics:
+def iteration_metrics(
+    collected: Collection, learned: Metrics, counters: RunCounters, tokens_per_second: float
+) -> Metrics:
     """Metrics of an iteration, apart from the time of its update and those of engine and pool.
 
     learned: metrics of the update.

@@ -37,7 +37,7 @@ from gagpo.runs.metrics import Metrics
 from gagpo.runs.run_folder import RunFolder, enough
 from gagpo.settings import RunSettings
 from gagpo.training.annotations import annotate
-from gagpo.training.counters import Counters
+from gagpo.training.counters import RunCounters
 from gagpo.training.empty_batch import require_turns
 from gagpo.training.evaluation import Evaluator, panels_of
 from gagpo.training.events import Report, WarningIssued
@@ -110,7 +110,7 @@ class Trainer:
             folder.pin(commit)
 
         # The state of a resumed run.
-        self.counters = Counters()
+        self.counters = RunCounters()
         self._consistent_state: State | None = None  # the state to save; None during an update
         entries = self._entries()
         if checkpoint:

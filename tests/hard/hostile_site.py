@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from gagpo.envs.tasks import Task
 from gagpo.envs.web.actions import Command
 from gagpo.envs.web.browser import Browser
-from gagpo.envs.web.server import Response
+from gagpo.envs.web.server import PageResponse
 from gagpo.envs.web.source import Standing
 
 _MENU = """<!doctype html><form action=/plain><input name=q><textarea name=t></textarea><input type=date>
@@ -58,11 +58,11 @@ class HostileSite:
         return [Task(name, split, digest=name) for name in PAGES]
 
     def open(self, browser: Browser, task: Task) -> str:
-        def pages(request: Any) -> Response:
+        def pages(request: Any) -> PageResponse:
             name = request.path.strip("/")
             if name == "missing":
-                return Response(b"\xff\xfe\x00", "text/html", 500)
-            return Response((_MENU + PAGES.get(name, "")).encode("utf-8", "replace"))
+                return PageResponse(b"\xff\xfe\x00", "text/html", 500)
+            return PageResponse((_MENU + PAGES.get(name, "")).encode("utf-8", "replace"))
 
         browser.open(f"/{task.id}", pages)
         return "Break this page."

@@ -95,7 +95,7 @@ class _Choice(_AnswerPart):
     weight_versions: list[_Span] | None = None
 
 
-class _Answer(_AnswerPart):
+class _SampledAnswer(_AnswerPart):
     choices: list[_Choice] = Field(min_length=1, max_length=1)
 
 
@@ -204,7 +204,7 @@ def parse(body: bytes, max_tokens: int, model: ServedModel) -> Response:
         weights than ``model.version``.
     """
     try:
-        (choice,) = _Answer.model_validate_json(body).choices
+        (choice,) = _SampledAnswer.model_validate_json(body).choices
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "its beginning"

@@ -90,7 +90,7 @@ class NcclTransfer:
         self._device = device
         self._run = run
         self._deadline = deadline
-        self._connections: dict[str, Connection] = {}  # by url
+        self._connections: dict[str, ServerConnection] = {}  # by url
         self.bytes = 0
 
     def update(
@@ -115,7 +115,7 @@ class NcclTransfer:
                 self._connections.pop(client.url)
         return self._name_version(version, clients, faults)
 
-    def _pass_on(self, tensors: Iterable[NamedTensor], sending: Sequence[Connection]) -> None:
+    def _pass_on(self, tensors: Iterable[NamedTensor], sending: Sequence[ServerConnection]) -> None:
         """Put all tensors, and their end, into the queues of the servers."""
         self.bytes = 0
         for name, tensor in tensors:
@@ -142,15 +142,15 @@ class NcclTransfer:
         later = dict(zip((client.url for client in updated), self._run(at_all(updated, name)), strict=True))
         return [fault or later[client.url] for client, fault in zip(clients, faults, strict=True)]
 
-    def _begin(self, client: Client) -> Connection:
+    def _begin(self, client: Client) -> ServerConnection:
         """Begin an update of a server, over the connection of the last one if there is one."""
         connection = self._connections.get(client.url)
         if connection is None:
-            connection = self._connections[client.url] = Connection(client, self)
+            connection = self._connections[client.url] = ServerConnection(client, self)
         connection.begin()
         return connection
 
-    def connect(self, client: Client, passing: Connection) -> Any:
+    def connect(self, client: Client, passing: ServerConnection) -> Any:
         """What sends to a server. Called in the server's thread, which waits for the server's workers."""
         workers = json.loads(self._run(client.get("/get_world_size", self._deadline))).get("world_size")
         if type(workers) is not int or not 1 <= workers <= MAX_WORKERS:
@@ -161,7 +161,7 @@ class NcclTransfer:
         calls = ServerCalls(client, self._run, self._deadline)
         return self._classes.factory.trainer_init(info, client=calls, source=self._source(passing))
 
-    def _source(self, passing: Connection) -> Any:
+    def _source(self, passing: ServerConnection) -> Any:
         """What passes in an update, as vLLM reads it: metadata of all tensors in their order, then the tensors."""
         metadata = [self._classes.meta(name, self._dtype, shape) for name, shape in self._shapes.items()]
 
@@ -184,7 +184,7 @@ class NcclTransfer:
         self._connections = {}
 
 
-class Connection:
+class ServerConnection:
     """A connection to one server, and the thread of the update under way.
 
     fault: what went wrong in this update.

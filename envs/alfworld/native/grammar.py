@@ -32,7 +32,7 @@ class LiteralText:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RuleCall:
     """``#rule#``"""
 
     rule: str
@@ -52,7 +52,7 @@ class Value:
 class ForEach:
     """``{part | query}``: the part once for each answer to the query, or once without a query."""
 
-    part: Call | Value
+    part: RuleCall | Value
     query: tuple[Condition, ...] | None
 
 
@@ -63,7 +63,7 @@ class Listing:
     item: ForEach
 
 
-Symbol = LiteralText | Call | Value | ForEach | Listing
+Symbol = LiteralText | RuleCall | Value | ForEach | Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def _for_each(text: str, start: int) -> tuple[ForEach, int] | None:
     if not text.startswith("{", start):
         return None
     position = _skip(text, start + 1)
-    part: Call | Value
+    part: RuleCall | Value
     call = _call(text, position)
     statement = _STATEMENT.match(text, position)
     if call:
@@ -299,7 +299,7 @@ def _value(source: str) -> Value:
         return Value(source, (), lambda variables: None, str(error))
 
 
-def _call(text: str, start: int) -> tuple[Call, int] | None:
+def _call(text: str, start: int) -> tuple[RuleCall, int] | None:
     if not text.startswith("#", start):
         return None
     match = _TAG.match(text, _skip(text, start + 1))
@@ -307,7 +307,7 @@ def _call(text: str, start: int) -> tuple[Call, int] | None:
         return None
     end = _skip(text, match.end())
     if text.startswith("#", end):
-        return Call(match.group()), end + 1
+        return RuleCall(match.group()), end + 1
     return None
 
 

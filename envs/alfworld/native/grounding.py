@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gagpo.envs.alfworld.native.formulas import Atom, Case, GameError, Match, PddlProblem, Quantified, Step, cases, plan
 from gagpo.envs.alfworld.native.history import can_show
-from gagpo.envs.alfworld.native.logic import Branch, Entry, Logic, lookups, mentioned
+from gagpo.envs.alfworld.native.logic import ActionCase, CaseTrie, Logic, lookups, mentioned
 from gagpo.envs.alfworld.native.narration import TEXT_COPY, Env
 from gagpo.envs.alfworld.native.state import Binding, Fact, Row, Slot, State, StaticFacts, ground, slots_of, unify
 
@@ -34,7 +34,7 @@ class Operator:
     changes_goal: it may change whether the game is won.
     """
 
-    entry: Entry
+    entry: ActionCase
     binding: Binding
     env: Env
     command: str
@@ -54,7 +54,7 @@ class Operator:
 class FactWatch:
     """Operators for the rows of one slot, which is read only when ``need`` is true and ``forbid`` is false."""
 
-    entry: Entry
+    entry: ActionCase
     binding: Binding
     slot: Slot
     need: frozenset[Fact] = NO_FACTS
@@ -138,7 +138,7 @@ class GroundGame:
                 self.start.insert(form, slots)
                 self.start_key ^= weight
         self.places: dict[tuple[Row, bool], Place] = {}
-        self._shared: dict[tuple[Entry, Row], SharedOperators] = {}
+        self._shared: dict[tuple[ActionCase, Row], SharedOperators] = {}
         self.everywhere = Place()
         self._enter(self.everywhere, logic.everywhere, {})
         self.trigger_slot: Slot = (logic.trigger or "", (), ())
@@ -205,7 +205,7 @@ class GroundGame:
             place.order = sorted(place.free)
         return place
 
-    def _enter(self, place: Place, branch: Branch, binding: Binding) -> None:
+    def _enter(self, place: Place, branch: CaseTrie, binding: Binding) -> None:
         """Put the operators and watches of ``branch`` that static facts allow into ``place``."""
         for entry in branch.entries:
             if entry.has_restrictions and not self._permitted(entry.before_bans, binding):
@@ -230,7 +230,7 @@ class GroundGame:
     def _permitted(self, bans: tuple[Atom, ...], binding: Binding) -> bool:
         return not any(fact[1:] in self.static.rows.get(fact[0], ()) for fact in ground(bans, binding))
 
-    def _enter_shared(self, place: Place, entry: Entry, trigger_binding: Binding) -> None:
+    def _enter_shared(self, place: Place, entry: ActionCase, trigger_binding: Binding) -> None:
         """Add the operators that differ between places only in where the agent leaves from."""
         shared_binding = {key: value for key, value in trigger_binding.items() if key not in entry.loose}
         key = (entry, tuple(shared_binding.values()))
@@ -282,7 +282,7 @@ class GroundGame:
             watch.operators[row] = operators
         return operators
 
-    def operator(self, entry: Entry, binding: Binding) -> Operator | None:
+    def operator(self, entry: ActionCase, binding: Binding) -> Operator | None:
         """The operator of a complete binding, or None if static facts rule it out."""
         if entry.has_restrictions and not self.static.allowed(entry.case, binding):
             return None
@@ -300,7 +300,7 @@ class GroundGame:
         operator.leaves_place = bool(bare)
         return operator
 
-    def _has_effect(self, entry: Entry, binding: Binding) -> bool:
+    def _has_effect(self, entry: ActionCase, binding: Binding) -> bool:
         """Whether the planner keeps this action: it drops those whose effects are all preconditions already."""
         required = set(ground(entry.fluent_positive, binding))
         forbidden = set(ground(entry.fluent_negative, binding))

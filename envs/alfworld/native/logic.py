@@ -22,13 +22,13 @@ from gagpo.envs.alfworld.native.formulas import (
     plan,
 )
 from gagpo.envs.alfworld.native.grammar import (
-    Call,
     Condition,
     ForEach,
     Grammar,
     Listing,
     LiteralText,
     Production,
+    RuleCall,
     Symbol,
     Value,
     read_grammar,
@@ -62,7 +62,7 @@ class Schema:
     feedback: Compiled
 
 
-class Entry:
+class ActionCase:
     """One case of an action, with its lookups in the order in which they are made.
 
     trigger: the atom that says where the agent is, or None.
@@ -157,18 +157,18 @@ def _atom(match: Match) -> Atom:
 
 
 @dataclass(slots=True, eq=False)
-class Branch:
+class CaseTrie:
     """A trie of entries by lookup, so that entries which begin with the same lookups share them."""
 
-    entries: list[Entry] = field(default_factory=list)
-    steps: list[tuple[Step, Branch]] = field(default_factory=list)
+    entries: list[ActionCase] = field(default_factory=list)
+    steps: list[tuple[Step, CaseTrie]] = field(default_factory=list)
 
-    def insert(self, entry: Entry) -> None:
+    def insert(self, entry: ActionCase) -> None:
         branch = self
         for step in entry.before:
             next_branch = next((child for lookup, child in branch.steps if lookup == step), None)
             if next_branch is None:
-                next_branch = Branch()
+                next_branch = CaseTrie()
                 branch.steps.append((step, next_branch))
             branch = next_branch
         branch.entries.append(entry)
@@ -180,9 +180,9 @@ class Tree:
 
     trigger: Atom
     types: dict[str, str]
-    root: Branch = field(default_factory=Branch)
-    shared: list[Entry] = field(default_factory=list)
-    separate: Branch = field(default_factory=Branch)
+    root: CaseTrie = field(default_factory=CaseTrie)
+    shared: list[ActionCase] = field(default_factory=list)
+    separate: CaseTrie = field(default_factory=CaseTrie)
 
 
 class Logic:
@@ -216,9 +216,9 @@ class Logic:
                 self._children[supertype].append(name)
         _check_grammar(domain, grammar, [action.name for action in actions])
         narration = Narration(domain, grammar.rules, self.search_order, self.divergent)
-        self.intro = narration.compile((Call("intro"),), ())
+        self.intro = narration.compile((RuleCall("intro"),), ())
         self.trigger = _commonest([case for action_cases in alternatives.values() for case in action_cases], fluents)
-        self.everywhere = Branch()
+        self.everywhere = CaseTrie()
         self.trees: list[Tree] = []
         self.schemas: list[Schema] = []
         self.lookups = narration.lookups
@@ -237,7 +237,7 @@ class Logic:
             self.schemas.append(schema)
             for case in alternatives[action.name]:
                 triggers = [atom for atom in case.positive if atom.predicate == self.trigger]
-                self._insert(Entry(schema, case, triggers[0] if triggers else None, fluents))
+                self._insert(ActionCase(schema, case, triggers[0] if triggers else None, fluents))
             for outcome in schema.outcomes:
                 for case in outcome.cases:
                     self.lookups |= lookups(plan(case.positive, (*outcome.variables, *case.variables), (), fluents))
@@ -248,7 +248,7 @@ class Logic:
         self.queries = tuple(narration.queries)
         self.negated_queries = frozenset(name[4:] for name in self.mentioned if narration.queries_negation(name))
 
-    def _insert(self, entry: Entry) -> None:
+    def _insert(self, entry: ActionCase) -> None:
         self.lookups |= lookups((*entry.before, *((entry.guard,) if entry.guard else ()), *entry.after))
         if entry.trigger is None:
             self.everywhere.insert(entry)
@@ -307,8 +307,8 @@ def _commonest(condition_cases: list[Case], fluents: frozenset[str]) -> str | No
     return max(sorted(counts), key=counts.__getitem__, default=None)
 
 
-def _loose(entry: Entry) -> frozenset[str]:
-    """``Entry.loose``."""
+def _loose(entry: ActionCase) -> frozenset[str]:
+    """``ActionCase.loose``."""
     trigger = entry.trigger
     case = entry.case
     outcomes = entry.schema.outcomes
@@ -371,7 +371,7 @@ def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> 
             if isinstance(symbol, ForEach):
                 check_query(symbol.query)
                 symbol = symbol.part
-            if isinstance(symbol, Call):
+            if isinstance(symbol, RuleCall):
                 check_rule(symbol.rule)
             if isinstance(symbol, Value) and symbol.fault:
                 raise GameError(f"grammar: {f'rule {path[-1]}: ' if path else ''}{symbol.fault}")

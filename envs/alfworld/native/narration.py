@@ -11,12 +11,12 @@ from typing import Any
 
 from gagpo.envs.alfworld.native.formulas import GameError, PddlDomain
 from gagpo.envs.alfworld.native.grammar import (
-    Call,
     Condition,
     ForEach,
     LiteralText,
     Placeholder,
     Production,
+    RuleCall,
     Symbol,
     Value,
 )
@@ -74,7 +74,7 @@ class Narration:
     def _symbol(self, symbol: Symbol, scope: Scope) -> Compiled:
         if isinstance(symbol, LiteralText):
             return Compiled(symbol.literal)
-        if isinstance(symbol, Call):
+        if isinstance(symbol, RuleCall):
             return self._rule(symbol.rule, scope)
         if isinstance(symbol, Value):
             return self._value(symbol, scope)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gagpo.envs.sql.structure import Column, ForeignKey, read_sample
+from gagpo.envs.sql.structure import ForeignKey, TableColumn, read_sample
 from tests.envs.sql.files import make, make_shop
 
 IMPLIED = """
@@ -19,9 +19,9 @@ def test_columns_that_can_be_written_and_their_links(tmp_path):
     sample = read_sample(str(make_shop(tmp_path / "shop.sqlite")))
     tables = {table.name: table for table in sample.tables}
     assert tables["country"].columns == (
-        Column("id", "INTEGER", required=True, key=True),
-        Column("name", "TEXT", required=True, key=True),
-        Column("area", "REAL", required=False, key=False),
+        TableColumn("id", "INTEGER", required=True, key=True),
+        TableColumn("name", "TEXT", required=True, key=True),
+        TableColumn("area", "REAL", required=False, key=False),
     )
     assert [column.name for column in tables["doubled"].columns] == ["a"]
     assert not any(column.key for column in tables["plays"].columns)  # two together are

@@ -5,12 +5,12 @@ import random
 import pytest
 
 from gagpo.envs.sql.literals import literals_of
-from gagpo.envs.sql.structure import Column
+from gagpo.envs.sql.structure import TableColumn
 from gagpo.envs.sql.values import ColumnValues
 
 
 def draws(values, literals=(), rate=1.0, key=False, affinity="TEXT", number=200):
-    domain = ColumnValues(Column("c", affinity, False, key), values, literals, rate, random.Random(0))
+    domain = ColumnValues(TableColumn("c", affinity, False, key), values, literals, rate, random.Random(0))
     drawn = []
     for i in range(number):
         drawn.append(domain.draw(values[i % len(values)] if values else None))

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from gagpo.envs.web.browser import Browser
-from gagpo.envs.web.server import Response
+from gagpo.envs.web.server import PageResponse
 
 MISSING = [program for program in ("chromium", "chromedriver") if shutil.which(program) is None]
 needs_browser = [
@@ -34,11 +34,11 @@ def show(shared_browser):
 
         def pages(request):
             text = bodies.get(request.path)
-            if isinstance(text, Response):
+            if isinstance(text, PageResponse):
                 return text
             if callable(text):
                 text = text(request)
-            return Response(f"<!doctype html><title>t</title><body>{text}".encode(), status=200 if text else 404)
+            return PageResponse(f"<!doctype html><title>t</title><body>{text}".encode(), status=200 if text else 404)
 
         shared_browser.open("/", pages)
         return shared_browser

@@ -26,7 +26,7 @@ from gagpo.envs.web.actions import Command, parse
 from gagpo.envs.web.browser import WINDOW, Browser
 from gagpo.envs.web.devtools import DriverDevTools
 from gagpo.envs.web.errors import BrowserLost, BrowserMissing, PageBroken, PageHung
-from gagpo.envs.web.server import Files, Request, Response
+from gagpo.envs.web.server import Files, PageRequest, PageResponse
 from gagpo.envs.web.supervisor import PREFIX
 from tests.envs.web.conftest import needs_browser
 
@@ -171,7 +171,7 @@ def test_dialogs_pop_ups_and_downloads_are_answered_and_told(show):
     body = """<button onclick="alert('Hello'); this.textContent = confirm('Sure?') + prompt('Name?', 'Ann')">a</button>
     <button onclick="window.open('/other')">b</button><a href=/other target=_blank>c</a>
     <a href="data:text/plain,x" download>d</a><a href=/file.zip>e</a>"""
-    zipped = Response(b"PK", "application/zip")
+    zipped = PageResponse(b"PK", "application/zip")
     browser = show(body, **{"other": "the other page", "file.zip": zipped})
     act(browser, "click[1]")
     assert browser.page.notes == (
@@ -220,7 +220,7 @@ def test_the_window_has_the_same_size_with_every_browser(show):
 
 @pytest.mark.slow  # only time can tell that no page will come
 def test_a_link_that_is_answered_without_a_page_leaves_this_one(show):
-    browser = show("<a href=/empty>b</a>", empty=Response(b"", status=204))
+    browser = show("<a href=/empty>b</a>", empty=PageResponse(b"", status=204))
     assert '[1] link "b"' in act(browser, "click[1]")
 
 
@@ -331,7 +331,7 @@ def test_a_visit_leaves_nothing_to_the_next(shared_browser, monkeypatch, store, 
 
     def pages(request):
         kind = "text/javascript" if request.path.endswith(".js") else "text/html"
-        return Response(bodies.get(request.path, f"<!doctype html><body>{script}").encode(), kind)
+        return PageResponse(bodies.get(request.path, f"<!doctype html><body>{script}").encode(), kind)
 
     for _ in range(3):
         shared_browser.open("/visit", pages)
@@ -343,7 +343,7 @@ def test_a_visit_leaves_nothing_to_the_next(shared_browser, monkeypatch, store, 
 
 
 def test_a_browser_that_keeps_what_was_stored_is_replaced(own_browser):
-    pages = lambda request: Response(b"<script>localStorage.x = 1</script>")  # noqa: E731
+    pages = lambda request: PageResponse(b"<script>localStorage.x = 1</script>")  # noqa: E731
     own_browser.open("/", pages)
     first = own_browser._started
     own_browser.evaluate("Storage.prototype.clear = 0")
@@ -366,7 +366,7 @@ def test_an_old_browser_is_refused_when_it_starts(monkeypatch):
     monkeypatch.setattr(drivers, "OLDEST", 100_000)
     children = psutil.Process().children()
     with pytest.raises(BrowserMissing, match=r"100000 or newer \(got [0-9.]+ of /"):
-        Browser().open("/", lambda request: Response(b""))
+        Browser().open("/", lambda request: PageResponse(b""))
     assert psutil.Process().children() == children
 
 
@@ -402,10 +402,10 @@ def test_files_outside_of_the_folder_are_not_served(tmp_path):
     (site / "link.html").symlink_to(tmp_path / "secret.html")
     (site / "data.bin").write_bytes(b"x")
     files = Files(site)
-    assert files(Request("GET", "/", [])).body == b"hello"
-    assert files(Request("GET", "/data.bin", [])).status == 415
+    assert files(PageRequest("GET", "/", [])).body == b"hello"
+    assert files(PageRequest("GET", "/data.bin", [])).status == 415
     for path in ("/../secret.html", "/link.html", "//etc/passwd", "/%2e%2e/secret.html", "/\0", "/a" * 5000):
-        assert files(Request("GET", path, [])).status == 404, path
+        assert files(PageRequest("GET", path, [])).status == 404, path
 
 
 def processes(browser):
@@ -422,7 +422,7 @@ def own_browser():
     browser.close()
 
 
-HANGING = Response(b"<button onclick='for (;;) ;'>a</button>")
+HANGING = PageResponse(b"<button onclick='for (;;) ;'>a</button>")
 
 
 @pytest.mark.slow
@@ -434,7 +434,7 @@ def test_a_page_that_hangs_is_ended_at_the_deadline_and_the_next_one_starts(own_
         act(own_browser, "click[1]")
     assert time.monotonic() - begun < 15
     assert not psutil.wait_procs(all_processes, timeout=10)[1]
-    assert opened(own_browser, lambda request: Response(b"hello")) == "hello"
+    assert opened(own_browser, lambda request: PageResponse(b"hello")) == "hello"
 
 
 @pytest.mark.slow
@@ -445,7 +445,7 @@ def test_a_page_that_hangs_while_it_loads_is_ended_at_the_deadline(own_browser, 
     def pages(request):
         if request.path != "/":
             answered.wait(30)
-        return Response(body)
+        return PageResponse(body)
 
     with pytest.raises(PageHung):
         own_browser.open("/", pages)
@@ -457,7 +457,7 @@ def test_an_error_names_the_page_that_hangs_or_breaks_and_not_the_one_before(own
     bodies = {"/": b"<a href=/loop>a</a><a href=/broken>b</a>", "/loop": b"<script>for (;;) ;</script>"}
     bodies["/broken"] = b"<p>x</p><script>Array.from = () => { throw new Error('no') }</script>"
     for action, error in (("click[1]", PageHung), ("click[2]", PageBroken)):
-        own_browser.open("/", lambda request: Response(bodies.get(request.path, b"")))
+        own_browser.open("/", lambda request: PageResponse(bodies.get(request.path, b"")))
         with pytest.raises(error, match=f"the page {['/loop', '/broken'][error is PageBroken]} "):
             act(own_browser, action)
 
@@ -465,7 +465,7 @@ def test_an_error_names_the_page_that_hangs_or_breaks_and_not_the_one_before(own
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["browser", "driver", "supervisor", "page"])
 def test_a_killed_browser_is_an_error_and_the_next_visit_starts_another(own_browser, victim):
-    own_browser.open("/", lambda request: Response(b"hello"))
+    own_browser.open("/", lambda request: PageResponse(b"hello"))
     supervisor, all_processes = processes(own_browser)
     started = psutil.Process(own_browser._started.driver.capabilities["goog:processID"])
     if victim != "page":
@@ -474,7 +474,7 @@ def test_a_killed_browser_is_an_error_and_the_next_visit_starts_another(own_brow
     with pytest.raises((BrowserLost, PageHung)):
         while time.monotonic() < deadline:  # the driver ends a moment after its supervisor
             own_browser.command("Page.crash" if victim == "page" else "Page.getNavigationHistory")
-    assert opened(own_browser, lambda request: Response(b"hello")) == "hello"
+    assert opened(own_browser, lambda request: PageResponse(b"hello")) == "hello"
     assert not psutil.wait_procs(all_processes, timeout=10)[1]
 
 
@@ -488,7 +488,7 @@ def short_folder():
 def test_closing_leaves_no_process_and_no_folder(short_folder, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(short_folder))
     browser = Browser()
-    browser.open("/", lambda request: Response(b"hello"))
+    browser.open("/", lambda request: PageResponse(b"hello"))
     _, all_processes = processes(browser)
     assert list(short_folder.glob(f"{PREFIX}*"))
     browser.close()
@@ -502,7 +502,7 @@ def test_where_temporary_folders_have_no_programs_the_driver_sends_the_commands(
     monkeypatch.setattr(drivers.os, "access", lambda path, mode: PREFIX not in str(path) and real(path, mode))
     browser = Browser()
     try:
-        browser.open("/", lambda request: Response(b"<button onclick='this.textContent = 1'>a</button>"))
+        browser.open("/", lambda request: PageResponse(b"<button onclick='this.textContent = 1'>a</button>"))
         assert isinstance(browser._started.devtools, DriverDevTools)
         assert act(browser, "click[1]") == '[1] button "1" (focused)'
     finally:
@@ -513,8 +513,8 @@ def test_where_temporary_folders_have_no_programs_the_driver_sends_the_commands(
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_owner_takes_its_browser_and_the_folder_along(number, short_folder):
     script = (
-        "import time; from gagpo.envs.web.browser import Browser; from gagpo.envs.web.server import Response\n"
-        "browser = Browser(); browser.open('/', lambda request: Response(b'hello'))\n"
+        "import time; from gagpo.envs.web.browser import Browser; from gagpo.envs.web.server import PageResponse\n"
+        "browser = Browser(); browser.open('/', lambda request: PageResponse(b'hello'))\n"
         "print(browser._started.driver.capabilities['goog:processID'], flush=True); time.sleep(60)"
     )
     variables = {**os.environ, "TMPDIR": str(short_folder)}
@@ -534,7 +534,7 @@ def test_the_folder_of_a_killed_supervisor_is_removed_by_the_next(tmp_path, monk
     abandoned = Path(tempfile.mkdtemp(prefix=PREFIX))
     (abandoned / "owner.lock").touch()
     browser = Browser()
-    browser.open("/", lambda request: Response(b"hello"))
+    browser.open("/", lambda request: PageResponse(b"hello"))
     browser.close()
     assert not abandoned.exists()
 
@@ -608,10 +608,10 @@ def test_a_driver_that_ends_before_it_listens_is_started_again(monkeypatch, shor
     browser = Browser()
     try:
         if opens:
-            assert opened(browser, lambda request: Response(b"<p>hello</p>")) == "hello"
+            assert opened(browser, lambda request: PageResponse(b"<p>hello</p>")) == "hello"
         else:
             with pytest.raises(BrowserLost, match=r"exit status 1.: IPv6 port not available"):
-                browser.open("/", lambda request: Response(b""))
+                browser.open("/", lambda request: PageResponse(b""))
     finally:
         browser.close()
     assert starts.read_text().count("\n") == min(endings + 1, 3)
@@ -623,13 +623,13 @@ def test_a_missing_program_says_what_to_install(monkeypatch, program):
     hidden = {"chromium", "chromium-browser", "google-chrome"} if program == "chromium" else {program}
     monkeypatch.setattr(drivers.shutil, "which", lambda name: None if name in hidden else real(name))
     with pytest.raises(BrowserMissing, match="apt-get install chromium chromium-driver"):
-        Browser().open("/", lambda request: Response(b""))
+        Browser().open("/", lambda request: PageResponse(b""))
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "selenium", None)
     with pytest.raises(BrowserMissing, match=r"pip install 'gagpo\[web\]'"):
-        Browser().open("/", lambda request: Response(b""))
+        Browser().open("/", lambda request: PageResponse(b""))
 
 
 @pytest.mark.parametrize("grid", ["", "host:4444", "ftp://host", "http://", "http://host:99999", "http://[x"])
@@ -641,7 +641,7 @@ def test_a_wrong_address_of_a_grid_is_an_error(grid):
 def test_a_driver_that_does_not_start_says_why(monkeypatch, tmp_path):
     monkeypatch.setattr(drivers, "find_programs", lambda: ("/usr/bin/chromium", "/bin/false"))
     with pytest.raises(BrowserLost, match="/bin/false ended before it listened"):
-        Browser().open("/", lambda request: Response(b""))
+        Browser().open("/", lambda request: PageResponse(b""))
     monkeypatch.setattr(drivers, "find_programs", lambda: ("/usr/bin/chromium", str(tmp_path)))
     with pytest.raises(BrowserLost, match=os.strerror(13)):
-        Browser().open("/", lambda request: Response(b""))
+        Browser().open("/", lambda request: PageResponse(b""))

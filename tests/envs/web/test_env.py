@@ -21,7 +21,7 @@ from gagpo.envs.pool import WorkerPool
 from gagpo.envs.tasks import Task
 from gagpo.envs.web.actions import Command, parse, parse_call
 from gagpo.envs.web.env import WebEnv
-from gagpo.envs.web.server import Response
+from gagpo.envs.web.server import PageResponse
 from gagpo.envs.web.source import SOURCES, Standing
 from gagpo.eval.episode_files import read_episode_file
 from tests.envs.web.conftest import needs_browser
@@ -45,7 +45,7 @@ class WordSource:
 
     def open(self, browser, task):
         self.word = task.source
-        browser.open("/", lambda request: Response(PAGE))
+        browser.open("/", lambda request: PageResponse(PAGE))
         return f'Type "{self.word}" and press Go.'
 
     def outcome(self, browser):
@@ -64,7 +64,7 @@ class HiddenCounter(WordSource):
     def open(self, browser, task):
         script = b"let n = 0; const count = () => { if (++n === 3) window.done = true; }"
         page = b"<!doctype html><script>%s</script><button onclick='count()'>a</button>" % script
-        browser.open("/", lambda request: Response(page))
+        browser.open("/", lambda request: PageResponse(page))
         return "Click three times."
 
     def outcome(self, browser):

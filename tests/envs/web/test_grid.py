@@ -13,7 +13,7 @@ from gagpo.envs.pool import WorkerPool
 from gagpo.envs.web.browser import Browser
 from gagpo.envs.web.env import WebEnv
 from gagpo.envs.web.errors import BrowserLost, PageHung
-from gagpo.envs.web.server import Response
+from gagpo.envs.web.server import PageResponse
 from tests.envs.web.conftest import needs_browser
 
 pytestmark = needs_browser
@@ -62,7 +62,7 @@ def node():
 def test_a_browser_of_a_grid_is_used_and_given_back(node):
     browser = Browser(grid=node.address)
     try:
-        browser.open("/", lambda request: Response(b"<button onclick='this.textContent = 1'>a</button>"))
+        browser.open("/", lambda request: PageResponse(b"<button onclick='this.textContent = 1'>a</button>"))
         assert browser.page.text("full", 100) == '[1] button "a"'
         assert node.children()
     finally:
@@ -72,7 +72,7 @@ def test_a_browser_of_a_grid_is_used_and_given_back(node):
 
 def test_a_grid_that_is_not_there_is_an_error():
     with pytest.raises(BrowserLost, match=r"no browser starts at http://127.0.0.1:9"):
-        Browser(timeout=2.0, grid="http://127.0.0.1:9").open("/", lambda request: Response(b""))
+        Browser(timeout=2.0, grid="http://127.0.0.1:9").open("/", lambda request: PageResponse(b""))
 
 
 @pytest.mark.slow
@@ -97,12 +97,12 @@ def test_a_lost_node_costs_its_episodes_only(node):
 def test_a_page_that_hangs_on_a_grid_is_left_at_the_deadline(node):
     browser = Browser(timeout=2.0, grid=node.address)
     try:
-        browser.open("/", lambda request: Response(b"<button onclick='for (;;) ;'>a</button>"))
+        browser.open("/", lambda request: PageResponse(b"<button onclick='for (;;) ;'>a</button>"))
         begun = time.monotonic()
         with pytest.raises(PageHung):
             browser.evaluate("document.querySelector('button').click()")
         assert time.monotonic() - begun < 10
-        assert opened(browser, lambda request: Response(b"hello")) == "hello"
+        assert opened(browser, lambda request: PageResponse(b"hello")) == "hello"
     finally:
         browser.close()
 

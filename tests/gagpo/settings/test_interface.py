@@ -4,7 +4,7 @@ import pytest
 
 from gagpo.cli.play import PlayRequest, _environment
 from gagpo.eval.conditions import conditions_of
-from gagpo.eval.models import Sources, request_of
+from gagpo.eval.models import OptionSources, request_of
 from gagpo.settings import load, load_stored
 
 CONFIG = """name: own
@@ -49,7 +49,7 @@ def test_a_form_that_is_set_stays_and_other_models_and_environments_take_none(co
 def test_an_evaluation_takes_the_form_of_the_model_and_not_of_where_the_tasks_come_from(config):
     def kwargs(**options):
         request = request_of("starter:web", **options)
-        sources = Sources.of(request)
+        sources = OptionSources.of(request)
         return conditions_of(request, sources.run, sources.like).kwargs
 
     assert kwargs()["form"] == kwargs(like=config("data/other"))["form"] == "names"

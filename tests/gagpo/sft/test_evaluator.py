@@ -13,8 +13,8 @@ from gagpo.settings import load
 from gagpo.sft import evaluator as panels
 from gagpo.sft import fit as supervised
 from gagpo.sft.evaluator import (
-    Measure,
     SftEvaluator,
+    StepMeasure,
     SuccessTarget,
     evaluation_tasks,
     has_rewards_only,
@@ -36,7 +36,7 @@ def episode(group, success, *turns):
 def test_a_measure_counts_turns_and_groups():
     good, bad, cut = ("", False), ("refused", False), ("cut off", True)
     episodes = [episode(0, True, good), episode(0, False, bad, cut), episode(1, True, good), episode(1, True, good)]
-    assert Measure.of(7, episodes) == Measure(7, success=0.75, invalid=0.4, cut=0.2, contrast=0.5)
+    assert StepMeasure.of(7, episodes) == StepMeasure(7, success=0.75, invalid=0.4, cut=0.2, contrast=0.5)
 
 
 def panel_of(settings, chance=0.1, shown=0.55, imitable=True):
@@ -46,13 +46,16 @@ def panel_of(settings, chance=0.1, shown=0.55, imitable=True):
 @pytest.mark.parametrize(
     ("measure", "said"),
     [
-        (Measure(1, 0.45, 0.02, 0.0, 0.8), "^ready for RL: it knows the language of the environment"),
-        (Measure(1, 0.45, 0.30, 0.0, 0.8), "30 % of the turns are invalid.*set sft.steps above 4000"),
-        (Measure(1, 0.45, 0.02, 0.4, 0.8), "40 % of the responses are cut at rollout.max_tokens=3: raise it"),
-        (Measure(1, 0.35, 0.02, 0.0, 0.8), "wins 35 %, and should win 40 %.*sft.model.hidden_size"),
-        (Measure(1, 0.45, 0.02, 0.0, 0.1), "in only 10 % of the tasks: raise rollout.temperature"),
-        (Measure(1, 0.81, 0.27, 0.0, 0.4), "^ready for RL"),
-        (Measure(1, 0.99, 0.02, 0.0, 0.1), "wins 99 % and episodes of a task hardly differ.*raise sft.mistake_rate"),
+        (StepMeasure(1, 0.45, 0.02, 0.0, 0.8), "^ready for RL: it knows the language of the environment"),
+        (StepMeasure(1, 0.45, 0.30, 0.0, 0.8), "30 % of the turns are invalid.*set sft.steps above 4000"),
+        (StepMeasure(1, 0.45, 0.02, 0.4, 0.8), "40 % of the responses are cut at rollout.max_tokens=3: raise it"),
+        (StepMeasure(1, 0.35, 0.02, 0.0, 0.8), "wins 35 %, and should win 40 %.*sft.model.hidden_size"),
+        (StepMeasure(1, 0.45, 0.02, 0.0, 0.1), "in only 10 % of the tasks: raise rollout.temperature"),
+        (StepMeasure(1, 0.81, 0.27, 0.0, 0.4), "^ready for RL"),
+        (
+            StepMeasure(1, 0.99, 0.02, 0.0, 0.1),
+            "wins 99 % and episodes of a task hardly differ.*raise sft.mistake_rate",
+        ),
     ],
 )
 def test_every_fault_names_the_setting_to_change(corridor, measure, said):
@@ -66,8 +69,8 @@ def test_mean_rewards_decide_where_no_success_is_reported(corridor):
     def graded(group, reward):
         return Episode("t", group=group, turns=[Turn("", "", "", reward=reward)])
 
-    measure = Measure.of(5, [graded(0, 0.1), graded(0, 0.3), graded(1, 0.2), graded(1, 0.2)], in_rewards=True)
-    assert measure == Measure(5, success=0.0, invalid=0.0, cut=0.0, contrast=0.5, reward=pytest.approx(0.2))
+    measure = StepMeasure.of(5, [graded(0, 0.1), graded(0, 0.3), graded(1, 0.2), graded(1, 0.2)], in_rewards=True)
+    assert measure == StepMeasure(5, success=0.0, invalid=0.0, cut=0.0, contrast=0.5, reward=pytest.approx(0.2))
     assert measure.score == measure.reward
     evaluator = SftEvaluator(load(corridor(), MEASURED), None, SuccessTarget(0.02, 0.35, in_rewards=True))
     evaluator.measures = [measure, replace(measure, step=9, reward=0.25)]
@@ -95,9 +98,9 @@ def test_the_best_random_episodes_promise_less_than_an_expert():
 
 def test_whoever_chooses_few_steps_leaves_the_rest_to_rl(corridor):
     few = panel_of(load(corridor(), ["sft.steps=12"]), chance=0.02, shown=1.0)
-    few.measures = [Measure(12, 0.32, 0.03, 0.0, 0.6)]
+    few.measures = [StepMeasure(12, 0.32, 0.03, 0.0, 0.6)]
     assert few.verdict().startswith("ready for RL"), few.verdict()
-    few.measures = [Measure(12, 0.2, 0.03, 0.0, 0.6)]
+    few.measures = [StepMeasure(12, 0.2, 0.03, 0.0, 0.6)]
     assert "should win 26 %" in few.verdict()
 
 

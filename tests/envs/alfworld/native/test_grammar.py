@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from gagpo.envs.alfworld.native.expression import Entity, expression
 from gagpo.envs.alfworld.native.formulas import GameError
 from gagpo.envs.alfworld.native.grammar import (
-    Call,
     Condition,
     ForEach,
     Listing,
     LiteralText,
+    RuleCall,
     Value,
     query,
     read_grammar,
@@ -60,7 +60,7 @@ def test_anything_but_names_and_text_is_refused(source):
 
 def test_a_template_is_read_into_its_parts():
     text, each, middle, listing, call = symbols("take {o} from [{r.name | in(r:receptacle, o)}]#end (x)#")
-    assert text == LiteralText("take ") and middle == LiteralText(" from ") and call == Call("end (x)")
+    assert text == LiteralText("take ") and middle == LiteralText(" from ") and call == RuleCall("end (x)")
     assert isinstance(each, ForEach) and isinstance(each.part, Value) and each.query is None
     assert isinstance(listing, Listing)
     assert listing.item.query == (Condition("in", (("r", "receptacle"), ("o", "o"))),)
@@ -118,7 +118,7 @@ def plain(symbol: object) -> object:
     """One of TextWorld's symbols, or of ours, as tuples."""
     if isinstance(symbol, LiteralText):
         return symbol.literal
-    if isinstance(symbol, Call):
+    if isinstance(symbol, RuleCall):
         return ("call", symbol.rule)
     if isinstance(symbol, Value):
         return ("value", symbol.source)
