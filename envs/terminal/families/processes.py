@@ -7,9 +7,10 @@ import random
 from gagpo.envs.terminal.exercise import Exercise, Final
 from gagpo.envs.terminal.families.family import family
 from gagpo.envs.terminal.families.words import SplitWords
-from gagpo.envs.terminal.tree import file
+from gagpo.envs.terminal.tree import Node, file
 
-_WORKER = "#!/bin/bash\necho $$ > $1.pid\nwhile :; do sleep 1; done\n"
+_WORKER = "#!/bin/bash\necho $$ > $1.pid\nread -u 3 3<> .wait\n"
+"""Waits at a pipe that nothing is written to. It starts no program, so its process id is the same in every episode."""
 _SERVER = """import socket
 server = socket.create_server(("127.0.0.1", {port}))
 open("{ready}", "w").close()
@@ -25,7 +26,7 @@ def stop_process(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     script = words.stem()
     workers = words.stems(1 + level)
     target = rng.choice(workers)
-    tree = {f"{script}.sh": file(_WORKER, 0o755)}
+    tree = {f"{script}.sh": file(_WORKER, 0o755), ".wait": Node("p")}
     start = "\n".join(f"./{script}.sh {worker} > /dev/null 2>&1 & disown" for worker in workers)
     wait = " && ".join(f"test -s {worker}.pid" for worker in workers)
     stop = {1: f"kill $(cat {target}.pid)", 2: f"kill -9 $(cat {target}.pid)"}[level]
