@@ -101,7 +101,7 @@ def context_of_run(run: Path, settings: RunSettings, tokenizer: object, trust_re
     if not prompt.calls and not any("instructions" in getattr(prompt, key) for key in ("system", "first", "turn")):
         return make_context(tokenizer, None, **options)
     if not trust_remote_code:
-        require_trust(request, conditions, OptionSources(settings, None, None))
+        require_trust(request, conditions, OptionSources(settings, None, None, settings.engine))
     return context_of_training(tokenizer, conditions)
 
 

@@ -134,11 +134,13 @@ def names_of(settings: RunSettings) -> list[str]:
     return [row.name for row in settings.environments]
 
 
-def settings_like(like: str | Path | None) -> RunSettings | None:
-    """The settings of a run folder, of a config file, or of a shipped config."""
+def settings_like(like: str | Path | None, overrides: Sequence[str] = ()) -> RunSettings | None:
+    """The settings of a run folder, of a config file, or of a shipped config, with overrides."""
     if like is None:
         return None
-    return RunFolder.open(Path(like)).stored_settings() if is_run_folder(like) else load_stored(like)
+    if is_run_folder(like):
+        return RunFolder.open(Path(like)).stored_settings(overrides)
+    return load_stored(like, overrides)
 
 
 def is_run_folder(path: str | Path) -> bool:

@@ -227,6 +227,7 @@ class PreparedEvaluation:
         return {
             "model": self.request.model,
             "seed": self.request.seed,
+            **({"overrides": list(self.request.overrides)} if self.request.overrides else {}),
             **self.conditions.record(),
             **({"tools": [tool.spec for tool in tools]} if tools else {}),
             **evaluated.identity,

@@ -28,6 +28,7 @@ from gagpo.model.starters import find, is_starter
 from gagpo.runs.reading import in_one_line
 from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import EngineSettings, RunSettings, SettingsError, load
+from gagpo.settings.files import parse
 from gagpo.settings.machine import require_device, require_model
 
 
@@ -86,7 +87,8 @@ def measure_all(request: EvaluationRequest) -> dict[str, EvaluationOutcome]:
     """
     settings = None
     if not request.environment:
-        settings = settings_like(request.like) or OptionSources.of(request).run
+        sources = OptionSources.of(request)
+        settings = sources.like or sources.run
     outcomes = {}
     for name in names_of(settings) if settings else []:
         episodes = request.episodes and file_of_environment(request.episodes, name)
@@ -106,23 +108,46 @@ class OptionSources:
     run: the settings of the run that the model names; None if it names none.
     checkpoint: of that run, as written after ``@``.
     like: the settings of the run or config that the request names.
+    engine: that samples.
     """
 
     run: RunSettings | None
     checkpoint: str | None
     like: RunSettings | None
+    engine: EngineSettings
 
     @classmethod
     def of(cls, request: EvaluationRequest) -> OptionSources:
-        like = settings_like(request.like)
-        if request.served:
-            return cls(None, None, like)
+        """Raises: SettingsError for wrong overrides."""
+        overrides = request.overrides
+        like = settings_like(request.like, overrides)
+        run = checkpoint = None
         if is_starter(request.model):
-            return cls(load(find(request.model).settings), None, like)
-        path, checkpoint = named(Path(request.model))
-        if not is_run_folder(path):
-            return cls(None, None, like)
-        return cls(RunFolder.open(path).stored_settings(), checkpoint, like)
+            # A starter's settings record how it was made, on another machine; this one chooses its own number format.
+            run = load(find(request.model).settings, ["engine.dtype=auto", *overrides])
+        elif not request.served:
+            path, name = named(Path(request.model))
+            if is_run_folder(path):
+                run, checkpoint = RunFolder.open(path).stored_settings(overrides), name
+        # A config that the user names in this command counts more than what the run was trained with.
+        of_config = like is not None and not is_run_folder(request.like or "") and "engine" in like.model_fields_set
+        settings = like if of_config else run or like
+        engine = _engine_with(request) if settings is None else settings.engine
+        return cls(run, checkpoint, like, engine)
+
+
+def _engine_with(request: EvaluationRequest) -> EngineSettings:
+    """The engine of a request without a run or config."""
+    for override in request.overrides:
+        if not override.startswith("engine") or request.served or request.model in WEIGHTLESS:
+            raise SettingsError(
+                f"override {override!r:.80} changes a run or a config, and {request.model} is none: name one with --like"
+            )
+    if not request.overrides:
+        return EngineSettings()
+    # Only the engine is used; the other keys are those that a config requires.
+    required = {"name": "eval", "algorithm": "gagpo", "environment": {"id": "gagpo/ALFWorld-v0"}}
+    return parse({**required, "model": request.model}, "eval", request.overrides).engine
 
 
 def require_trust(request: EvaluationRequest, conditions: Conditions, sources: OptionSources) -> None:
@@ -139,9 +164,10 @@ def require_trust(request: EvaluationRequest, conditions: Conditions, sources: O
         require_environment_trust(environment_folder, conditions.environment, request.environment, arguments)
     if request.served or request.model in WEIGHTLESS:
         return  # no engine is loaded
-    engine_folder, settings = (like_folder, sources.like) if sources.run is None else (model_folder, sources.run)
-    if engine_folder is not None and settings is not None:
-        require_engine_trust(engine_folder, settings.engine)
+    is_of_like = sources.like is not None and sources.engine is sources.like.engine
+    engine_folder = like_folder if is_of_like else model_folder
+    if engine_folder is not None:
+        require_engine_trust(engine_folder, sources.engine)
 
 
 def device_of(request: EvaluationRequest, run: RunSettings | None) -> str:
@@ -231,8 +257,7 @@ def engine_of(folder: str, commit: str | None, request: EvaluationRequest, sourc
     from gagpo.model.dtypes import AUTO
     from gagpo.model.loading import load_model, load_tokenizer, width_of
 
-    settings = sources.run or sources.like
-    engine_settings = settings.engine if settings else EngineSettings()
+    engine_settings = sources.engine
     device = device_of(request, sources.run)
     trust = request.trust_remote_code
     dtype: str = engine_settings.dtype

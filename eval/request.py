@@ -6,7 +6,7 @@ numpy: ``--help`` needs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,6 +87,9 @@ class EvaluationRequest(Options):
     )
     episodes: Annotated[Path | None, Flag()] = Field(None, description="Write the episodes to this file (JSON lines).")
     journals: Path | None = Field(None, description="folder for finished episodes, so that the same request can resume")
+    overrides: Sequence[str] = Field(
+        (), description="section.key=value, as for train: of the run or config, or engine.key=value of any model"
+    )
     quiet: Annotated[bool, Flag("--quiet", "-q")] = Field(False, description="No progress bars.")
 
     @field_validator("context", mode="before")

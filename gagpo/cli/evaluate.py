@@ -11,7 +11,7 @@ import typer
 
 from gagpo.agents.api.settings import PREFIX
 from gagpo.cli.field_options import field_options, request_values, with_field_options
-from gagpo.cli.options import Json, print_json, say
+from gagpo.cli.options import Json, Overrides, print_json, say
 from gagpo.eval.request import EvaluationRequest
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def add_to(app: typer.Typer) -> None:
 @with_field_options(EvaluationRequest)
 def evaluate(
     *,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Write the result to this file (JSON).")] = None,
     as_json: Json = False,
     **options: object,
@@ -43,7 +44,7 @@ def evaluate(
     for path in files:
         _require_writable(path)
     unfinished = None if out is None else out.with_name(f"{out.name}.under-way")
-    outcomes = measure_all(_request(options, unfinished))
+    outcomes = measure_all(_request(options, overrides or [], unfinished))
     if out and unfinished:
         for name, outcome in outcomes.items():
             outcome.result.save(file_of_environment(out, name))
@@ -57,12 +58,13 @@ def evaluate(
         print_json(records.get("", records))
 
 
-def _request(options: Mapping[str, object], unfinished: Path | None) -> EvaluationRequest:
+def _request(options: Mapping[str, object], overrides: list[str], unfinished: Path | None) -> EvaluationRequest:
     """The request of the command's options. unfinished: folder for the episodes of a model that is not at a server."""
     from gagpo.agents.api.settings import ApiSettings
     from gagpo.eval.models import request_of
 
     values = request_values(EvaluationRequest, options)
+    values["overrides"] = overrides
     values["journals"] = unfinished
     model = values["model"]
     if model.startswith(PREFIX):

@@ -102,9 +102,12 @@ class RunFolder:
             self._settings = resolve(load(self.path / "config.yaml", earlier=True))
         return self._settings
 
-    def stored_settings(self) -> RunSettings:
-        """The settings to evaluate or export the run with, which import no credit of other code."""
-        return load_stored(self.path / "config.yaml", earlier=True)
+    def stored_settings(self, overrides: Sequence[str] = ()) -> RunSettings:
+        """The settings to evaluate or export the run with, which import no credit of other code.
+
+        overrides: ``section.key=value``, for this process only.
+        """
+        return load_stored(self.path / "config.yaml", overrides, earlier=True)
 
     def choose_formats(self, training: str, sampling: str) -> None:
         """Set every number format that the settings leave to the machine, on disk too if the run is there.

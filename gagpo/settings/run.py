@@ -116,6 +116,12 @@ class RunSettings(Options):
             raise InvalidArgument(f"device must be one of {', '.join(DEVICES)}, or such as cuda:1, got {device!r:.80}")
         return device
 
+    @field_validator("trackers", mode="before")
+    @classmethod
+    def _one_tracker(cls, trackers: object) -> object:
+        """Read ``trackers=wandb`` as a list of one."""
+        return [trackers] if isinstance(trackers, str) else trackers
+
     @field_validator("trackers")
     @classmethod
     def _known_trackers(cls, trackers: list[str]) -> list[str]:

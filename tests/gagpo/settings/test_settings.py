@@ -197,3 +197,10 @@ def test_a_misspelt_shipped_config_names_the_nearest():
 def test_a_key_of_too_many_parts_is_one_error(key):
     with pytest.raises(SettingsError, match="a key has at most 33 parts, got"):
         load("alfworld-quickstart", [f"{key}=1"])
+
+
+def test_one_tracker_needs_no_brackets():
+    """``trackers=wandb`` was refused for not being a list."""
+    assert load("alfworld-quickstart", ["trackers=wandb"]).trackers == ["wandb"]
+    with pytest.raises(SettingsError, match="there is no tracker 'wandbb'; nearest: wandb"):
+        load("alfworld-quickstart", ["trackers=wandbb"])
