@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import random
 
 _STEMS = {
@@ -36,17 +38,22 @@ PEOPLE = [
 ]
 
 
+_LETTERS = "abcdefghijklmnopqrstuvwxyzaeiouaeio"
+_RESERVED = frozenset((*keyword.kwlist, *dir(builtins)))
 INVENTED = "invented"
 """In place of a split: words that no list has, so that a model must read them."""
 
 
 def _invented(rng: random.Random) -> list[str]:
-    """Twenty made-up words of four to eight letters, none of which is in a list."""
+    """Twenty made-up words of three to eight letters, none of which is in a list.
+
+    All orders of letters occur: a model that has only seen syllables copies no other words.
+    """
     listed = {stem for text in _STEMS.values() for stem in text.split()}
     words: dict[str, None] = {}
     while len(words) < 20:
-        word = "".join(rng.choice("bcdfghjklmnprstvwxz") + rng.choice("aeiouy") for _ in range(rng.randint(2, 4)))
-        if word not in listed:
+        word = "".join(rng.choices(_LETTERS, k=rng.randint(3, 8)))
+        if word not in listed and word not in _RESERVED:
             words[word] = None
     return list(words)
 
