@@ -15,7 +15,7 @@ from pydantic import Field
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome
 from gagpo.envs.tasks import Task, TaskSet, unknown_split
-from gagpo.envs.terminal.backends.base import CommandResult, EpisodeLimits, Sandbox, SandboxLost, Saved
+from gagpo.envs.terminal.backends.base import BadTree, CommandResult, EpisodeLimits, Sandbox, SandboxLost, Saved
 from gagpo.envs.terminal.backends.choice import BACKENDS, Backend, make_sandbox
 from gagpo.envs.terminal.exercise import PREPARE_SECONDS, Exercise, judge, prepared_tree
 from gagpo.envs.terminal.families.family import FAMILIES
@@ -219,7 +219,10 @@ class TerminalEnv(ToolEnv):
             return self.refuse(problem)
         try:
             result = self.sandbox.run(command, self.command_timeout)
-        except SandboxLost as error:  # a command can exhaust the sandbox: that ends its episode, not the training
+        except (
+            SandboxLost,
+            BadTree,
+        ) as error:  # a command can exhaust the sandbox: that ends its episode, not the training
             self._state = f"lost {self.turn}"
             return self._outcome(f"The episode ends: {error}.", terminated=True, extras={"verdict": "lost"})
         self._state = result.state

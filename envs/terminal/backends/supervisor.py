@@ -36,6 +36,9 @@ RECENT_NS = 50_000_000  # a file changed within this time may change again witho
 START_SECONDS = 10.0
 MAX_ENTRIES = 20_000
 MAX_READ = 64 * 2**20  # bytes of a tree that are sent
+MAX_HASHED = (
+    256 * 2**20
+)  # bytes that one command can make the supervisor hash: files with holes are larger than the disk
 
 NEW_MOUNTS = 0x20000
 NEW_IPC = 0x8000000
@@ -214,11 +217,13 @@ class Snapshot:
     def __init__(self) -> None:
         self.entries: dict[bytes, tuple[str, int, bytes]] = {}
         self._hashes: dict[int, tuple[tuple[int, ...], bytes]] = {}
+        self._hashed = 0
 
     def update(self) -> list[str]:
         """Look at all files; returns the changes, one a line: ``+ path``, ``~ path`` or ``- path``."""
         previous = self.entries
         self.entries = {}
+        self._hashed = 0
         inodes: dict[int, bytes] = {}
         now = time.time_ns()
         for path, entry, status in walk():
@@ -256,6 +261,9 @@ class Snapshot:
         times = (status.st_mtime_ns, status.st_ctime_ns, status.st_size)
         cached = self._hashes.get(status.st_ino)
         if cached is None or cached[0] != times:
+            self._hashed += status.st_size
+            if self._hashed > MAX_HASHED:
+                raise Failed(f"the files, holes included, have more than {MAX_HASHED >> 20} MiB")
             content = read_file(entry.path)
             # The index of git holds times and numbers of files: equal states would differ in it.
             content = content_of_index(content) if path.endswith(b"/.git/index") else content

@@ -133,7 +133,7 @@ def csv_total(rng: random.Random, level: int, words: SplitWords) -> Exercise:
 @family("ask-sqlite", 2)
 def ask_sqlite(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, target = words.stems(2)
-    table = f"{words.stem()}_rows"  # no keyword of SQL has a line
+    table = f"{words.stem()}_rows"  # so that it is no keyword of SQL
     people = rng.sample(PEOPLE, k=8)
     amounts = rng.sample(range(10, 99), k=len(people))
     teams = words.stems(2)

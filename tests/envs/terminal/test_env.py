@@ -139,6 +139,15 @@ def test_a_lost_sandbox_ends_the_episode_and_not_the_training(make, monkeypatch)
     assert env.step("pwd")[0].startswith("/app")
 
 
+def test_files_with_holes_end_the_episode(make):
+    env = make()
+    env.reset(seed=0)
+    text, reward, terminated, _, info = env.step("for i in $(seq 20); do truncate -s 30M f$i; done")
+    assert terminated and reward == 0.0 and info["verdict"] == "lost" and "256 MiB" in text
+    env.reset(seed=0)
+    assert env.step("submit")[0] == "The task is not solved."
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
