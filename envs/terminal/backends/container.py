@@ -1,4 +1,4 @@
-"""Sandboxes made by podman or docker, for tasks that need an image; it must contain bash and Python 3.9 or later.
+"""Sandboxes made by podman or docker, for tasks that need an image; it must contain bash, Python 3.9 or later and ``/app``.
 
 The supervisor is the one of :mod:`gagpo.envs.terminal.backends.bubblewrap`. In a container it needs the capability to
 mount, which the shell of an agent does not get; the files of the image's working folder are the tree at the start.
@@ -29,13 +29,15 @@ def arguments(engine: str, image: str, limits: EpisodeLimits) -> list[str]:
     line = [engine, "run", "--rm", "--interactive", "--network=none", "--pull=missing", "--hostname=sandbox"]
     line += ["--cap-drop=ALL", *(f"--cap-add={capability}" for capability in CAPABILITIES)]
     line += ["--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"]
+    # Read-only: the judge runs the programs of the same container.
+    line += ["--read-only"]
     if engine == "podman":
-        line += ["--security-opt=unmask=/proc/*"]
+        line += ["--read-only-tmpfs=false", "--security-opt=unmask=/proc/*"]
     line += [f"--memory={limits.memory + limits.disk + MEMORY_OF_SUPERVISOR}", f"--pids-limit={limits.processes + 8}"]
     for folder in ROOT_FOLDERS:
         if f"/{folder}" not in (WORKING_FOLDER, "/dev/shm"):
             line += [f"--tmpfs=/{folder}"]
-    script = f'mkdir -p {WORKING_FOLDER}; exec python3 -I -S -B -c "$1" 0 1 {WORKING_FOLDER}'
+    script = f'exec python3 -I -S -B -c "$1" 0 1 {WORKING_FOLDER}'
     return [*line, "--user=0:0", "--entrypoint=bash", image, "-c", script, "bash", supervisor_source()]
 
 
@@ -59,4 +61,4 @@ class ContainerSandbox(BubblewrapSandbox):
     def _explain(self, errors: str) -> str:
         lines = [line.strip() for line in errors.splitlines() if line.strip()]
         reason = (lines or ["it ended without a message"])[-1][:300]
-        return f"{self.engine} cannot run the image {self.image}: {reason}; the image must contain bash and python3"
+        return f"{self.engine} cannot run the image {self.image}: {reason}; the image must contain bash, python3 and {WORKING_FOLDER}"

@@ -63,6 +63,8 @@ builtin shopt -p; builtin set +o; builtin printf '\\0\\0'; } 2>/dev/null >&198
 done
 """
 COMMANDS, ANSWERS = 199, 198
+PROCESS_LIMIT = tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) >= (6, 14)
+"""Whether each process namespace has its own largest number of a process. Before, it is one for the whole machine."""
 VOLATILE = (
     b"COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD HOSTNAME HOSTTYPE LINENO "
     b"MACHTYPE OPTERR OPTIND OSTYPE PIPESTATUS PPID PS4 RANDOM REPLY SECONDS SHELLOPTS SHLVL SRANDOM UID _"
@@ -417,8 +419,11 @@ class Shell:
                 mount("", f"/{name}", "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
             call("umount2", EPISODE.encode(), MNT_DETACH)
             mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-            with suppress(OSError), open("/proc/sys/kernel/pid_max", "w") as file:
-                file.write("512")  # since Linux 6.14 each process namespace has a limit of its own
+            if PROCESS_LIMIT:
+                with suppress(OSError), open("/proc/sys/kernel/pid_max", "w") as file:
+                    file.write("512")
+            # Settings of the whole machine are files in /proc, which root may write even without capabilities.
+            mount("", "/proc", "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
             os.umask(0o022)
             try:
                 os.chdir(directory)

@@ -136,11 +136,29 @@ def test_limits():
         "python3 -c 'import ctypes; exit(ctypes.CDLL(None).syscall(250, 1, 0, 0) == -1)'",
         "sudo -n true",
         "prlimit --pid 1 --nofile=1000:1000",
+        "echo x > /proc/sys/kernel/core_pattern",
+        "echo x > /proc/sysrq-trigger",
+        "echo 9 > /proc/self/oom_score_adj",
     ],
 )
 def test_what_a_command_cannot_do(sandbox, command):
     sandbox.start(TREE)
     assert sandbox.run(command, 5.0).status != 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_settings_of_the_machine_are_read_only_without_another_user(sandbox, monkeypatch):
+    """Files of root in /proc belong to the user outside, whose capabilities do not count for them."""
+    monkeypatch.setattr(bubblewrap, "_USERS", [None])
+    as_root = BubblewrapSandbox()
+    try:
+        as_root.start({})
+        for path in ("sys/kernel/core_pattern", "sys/kernel/pid_max", "sys/vm/overcommit_memory"):
+            result = as_root.run(f"cat /proc/{path} > /tmp/old; cat /tmp/old > /proc/{path}", 5.0)
+            assert result.status != 0 and "Read-only" in result.errors.text(), path
+        assert as_root.run("echo x > /dev/stdout", 5.0).output.text() == "x\n"
+    finally:
+        as_root.close()
 
 
 def test_processes_see_only_each_other(sandbox):

@@ -16,7 +16,14 @@ def test_the_command_line(engine):
         engine, "docker.io/library/python:3.12", EpisodeLimits(memory=256 << 20, disk=64 << 20, processes=64)
     )
     assert line[:3] == [engine, "run", "--rm"]
-    for option in ("--network=none", "--cap-drop=ALL", "--memory=402653184", "--pids-limit=72", "--user=0:0"):
+    for option in (
+        "--network=none",
+        "--cap-drop=ALL",
+        "--memory=402653184",
+        "--pids-limit=72",
+        "--user=0:0",
+        "--read-only",
+    ):
         assert option in line, option
     place = line.index("docker.io/library/python:3.12")
     assert "--entrypoint=bash" in line[:place] and line[place + 1] == "-c"
