@@ -1,4 +1,6 @@
-"""Sandboxes made by podman or docker, for tasks that need an image; it must contain bash, Python 3.9 or later and ``/app``.
+"""Sandboxes made by podman or docker, for tasks that need an image.
+
+The image must contain bash, Python 3.9 or later and ``/app``.
 
 The supervisor is the one of :mod:`gagpo.envs.terminal.backends.bubblewrap`. In a container it needs the capability to
 mount, which the shell of an agent does not get; the files of the image's working folder are the tree at the start.
@@ -61,4 +63,5 @@ class ContainerSandbox(BubblewrapSandbox):
     def _explain(self, errors: str) -> str:
         lines = [line.strip() for line in errors.splitlines() if line.strip()]
         reason = (lines or ["it ended without a message"])[-1][:300]
-        return f"{self.engine} cannot run the image {self.image}: {reason}; the image must contain bash, python3 and {WORKING_FOLDER}"
+        needs = f"the image must contain bash, python3 and {WORKING_FOLDER}"
+        return f"{self.engine} cannot run the image {self.image}: {reason}; {needs}"
