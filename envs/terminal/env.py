@@ -15,7 +15,15 @@ from pydantic import Field
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome
 from gagpo.envs.tasks import Task, TaskSet, unknown_split
-from gagpo.envs.terminal.backends.base import BadTree, CommandResult, EpisodeLimits, Sandbox, SandboxLost, Saved
+from gagpo.envs.terminal.backends.base import (
+    WORKING_FOLDER,
+    BadTree,
+    CommandResult,
+    EpisodeLimits,
+    Sandbox,
+    SandboxLost,
+    Saved,
+)
 from gagpo.envs.terminal.backends.choice import BACKENDS, Backend, make_sandbox
 from gagpo.envs.terminal.exercise import PREPARE_SECONDS, Exercise, judge, prepared_tree
 from gagpo.envs.terminal.families.family import FAMILIES
@@ -145,6 +153,8 @@ class TerminalEnv(ToolEnv):
         limits = EpisodeLimits(memory=memory << 20, address_space=max(1 << 30, memory << 21))
         self.has_image = bool(image)
         self.sandbox: Sandbox = make_sandbox(backend, image, limits, max_output)
+        # A setup takes longer than a reset, and the episodes of a group share their tree.
+        self._tree = functools.lru_cache(maxsize=64)(self._prepare)
         self.exercise: Exercise | HarborTask | None = None
         self._progress = 0  # commands of the expert that were carried out
         self._state = ""
@@ -180,16 +190,10 @@ class TerminalEnv(ToolEnv):
                 if result.status != 0:
                     raise SandboxLost(f"the services of {task.id} do not start: {result.errors.text()[:200]}")
                 self._state = result.state
-        return self._outcome(f"{self.exercise.text}\nThe shell is in {self.directory}.")
+        return self._outcome(f"{self.exercise.text}\nThe shell is in {WORKING_FOLDER}.")
 
-    @functools.lru_cache(maxsize=256)  # noqa: B019 (dropped with the environment; episodes of a group share the tree)
-    def _tree(self, task_id: str) -> Tree:
+    def _prepare(self, task_id: str) -> Tree:
         return prepared_tree(self.sandbox, exercise(task_id))
-
-    @property
-    def directory(self) -> str:
-        """The working directory at the start."""
-        return "/app"
 
     def act(self, action: str) -> Outcome:
         if self.form == "tools":

@@ -1,5 +1,8 @@
 """The environment: actions, ends, tools, states and experts."""
 
+import gc
+import os
+
 import gymnasium
 import pytest
 
@@ -146,6 +149,16 @@ def test_files_with_holes_end_the_episode(make):
     assert terminated and reward == 0.0 and info["verdict"] == "lost" and "256 MiB" in text
     env.reset(seed=0)
     assert env.step("submit")[0] == "The task is not solved."
+
+
+def test_an_environment_that_is_dropped_ends_its_sandbox(sandbox):
+    env = gymnasium.make("gagpo/Terminal-v0", families=["git-recover"])
+    env.reset(seed=0)
+    process = env.unwrapped.sandbox.process
+    assert os.path.exists(f"/proc/{process}")
+    del env
+    gc.collect()
+    assert not os.path.exists(f"/proc/{process}")
 
 
 @pytest.mark.parametrize(
