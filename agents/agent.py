@@ -159,7 +159,9 @@ class LanguageAgent:
     def _prepare(self, state: EpisodeState) -> Preparation:
         """The request for the response to a state, or why the model is not asked."""
         turns = state.episode.turns
-        chat = self.formats[split_task(state.episode.task)[0]] if self.formats else self._default
+        chat = self._default
+        if self.formats:  # a mixture: the task's name begins with its environment
+            chat = self.formats[split_task(state.episode.task)[0]]
         if chat.context.exceeds(state.info, self.engine.max_length):
             return NoRoom()
         prompting = chat.context.ask(turns, state.observation, state.info)

@@ -190,6 +190,10 @@ class Context:
         Only the marks of thoughts and calls become control tokens; an action that spells another one is text. A stop
         string ends the text instead of the end token.
         """
-        marks = (*THOUGHT, *(MARKS if self.toolbox else ()))
+        marks = THOUGHT
+        if self.toolbox:
+            marks = (*THOUGHT, *MARKS)
         ids = self._encoder.encode(self._encoder.protect(text, marks))
-        return np.append(ids, np.int32(self._control.end)) if ended and not text.endswith(self.stop) else ids
+        if not ended or text.endswith(self.stop):
+            return ids
+        return np.append(ids, np.int32(self._control.end))

@@ -120,4 +120,6 @@ class Gagpo(CreditSettings):
         if self.norm == "state":
             state_N = turns.states(self.scope)
             return standardise(advantage_N, state_N, int(state_N.max()) + 1)
-        return over_batch(advantage_N) if self.norm == "batch" else advantage_N
+        if self.norm == "batch":
+            return over_batch(advantage_N)
+        return advantage_N

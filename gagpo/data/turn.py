@@ -96,15 +96,18 @@ class Turn:
     def of(cls, response: str, action: str | None, cut: bool = False) -> Turn:
         """A turn without its observation. action: None if the response has none."""
         invalid: Invalid = ""
-        if action is None:
-            invalid = "cut off" if cut else "not parsed"
+        if action is None and cut:
+            invalid = "cut off"
+        elif action is None:
+            invalid = "not parsed"
         return cls("", response, action or "", invalid=invalid, cut=cut)
 
     @classmethod
     def of_calls(cls, response: str, calls: Sequence[Call], cut: bool = False) -> Turn:
         """A turn of tool calls without its observation; one invalid call makes the turn invalid."""
         action = "\n".join(call.action for call in calls if call.action)
-        turn = cls.of(response, None if any(call.error for call in calls) else action, cut)
+        is_invalid = any(call.error for call in calls)
+        turn = cls.of(response, None if is_invalid else action, cut)
         return replace(turn, action=action, calls=tuple(calls))
 
     @classmethod
@@ -127,7 +130,9 @@ class Turn:
         """What the pool gets for the turn: a program's completion, the first of several calls, or the action."""
         if self.completion:
             return self.completion
-        return self.calls[0].action if self.calls else self.action
+        if self.calls:  # the others follow when the environment has answered the one before
+            return self.calls[0].action
+        return self.action
 
     @property
     def valid(self) -> bool:

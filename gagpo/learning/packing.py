@@ -58,7 +58,9 @@ class Packing:
 
     def cut(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """The rows of each micro-batch."""
-        yield from self._cut_trees(rows) if self.trees else self._cut_lengths(rows)
+        if self.trees:
+            return self._cut_trees(rows)
+        return self._cut_lengths(rows)
 
     def _cut_lengths(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         by_length = sorted(rows, key=lambda row: row.length)
@@ -77,7 +79,9 @@ class Packing:
         for place in prefix_order([row.read_L for row in rows]):
             row = rows[place]
             # In this order a row shares most with the previous one, and adds the tokens that it does not share.
-            new_tokens = row.length - common_prefix(part[-1].read_L, row.read_L) if part else row.length
+            new_tokens = row.length
+            if part:
+                new_tokens -= common_prefix(part[-1].read_L, row.read_L)
             if part and (read + new_tokens > self.tokens or keys + row.length > REACH * self.tokens):
                 yield part
                 part = []
@@ -136,27 +140,25 @@ class Packing:
             temperature_K = temperature_K[first_U]
         if self.rounded:
             # The added predictions repeat the first one, and no response token reads them: they have no gradient.
-            prediction_K = np.arange(len(keep_K)) if prediction_K is None else prediction_K
+            if prediction_K is None:
+                prediction_K = np.arange(len(keep_K))
             keep_K = _rounded_up(keep_K)
             target_K = _rounded_up(target_K)
             temperature_K = _rounded_up(temperature_K)
 
-        def as_long(values: np.ndarray | Sequence[np.ndarray]) -> Tensor:
-            return torch.as_tensor(values if isinstance(values, np.ndarray) else np.concatenate(values)).long()
-
-        turn_K = as_long([row.turn_K for row in rows])
-        row_K = as_long(np.repeat(np.arange(len(rows)), counts))
+        turn_K = _as_long(np.concatenate([row.turn_K for row in rows]))
+        row_K = _as_long(np.repeat(np.arange(len(rows)), counts))
         logprob_K = torch.as_tensor(np.concatenate([row.logprob_K for row in rows]))
         return MicroBatch(
-            ids_T=as_long(ids_T),
+            ids_T=_as_long(ids_T),
             packed=packed,
-            keep_U=as_long(keep_K),
-            target_U=as_long(target_K),
+            keep_U=_as_long(keep_K),
+            target_U=_as_long(target_K),
             temperature_U=torch.as_tensor(temperature_K) if (temperature_K != 1).any() else None,
-            prediction_K=None if prediction_K is None else as_long(prediction_K),
+            prediction_K=None if prediction_K is None else _as_long(prediction_K),
             turn_K=turn_K,
-            token_K=as_long([row.token_K for row in rows]),
-            group_K=as_long(np.repeat([row.group for row in rows], counts)),
+            token_K=_as_long(np.concatenate([row.token_K for row in rows])),
+            group_K=_as_long(np.repeat([row.group for row in rows], counts)),
             logprob_K=logprob_K,
             layout=Layout.of(turn_K, row_K),
             old_logprob_K=logprob_K,
@@ -172,6 +174,11 @@ class Packing:
         if self.rounded:
             ids_T = _rounded_up(ids_T)
         return ids_T, PackedTrees(branches, blank=len(ids_T) - tokens, rounded=self.rounded), paths
+
+
+def _as_long(values: np.ndarray) -> Tensor:
+    """As torch's type of indices."""
+    return torch.as_tensor(values).long()
 
 
 def _rounded_up(values: np.ndarray) -> np.ndarray:

@@ -58,7 +58,10 @@ def token_logprobs(
             logprob_C, entropy_C = _of_chunk(*arguments)
         logprobs.append(logprob_C)
         entropies.append(entropy_C)
-    return batch.per_token(torch.cat(logprobs)), None if entropy == "none" else batch.per_token(torch.cat(entropies))
+    logprob_K = batch.per_token(torch.cat(logprobs))
+    if entropy == "none":
+        return logprob_K, None
+    return logprob_K, batch.per_token(torch.cat(entropies))
 
 
 def chunk_tokens(vocabulary: int, kind: str) -> int:
