@@ -29,6 +29,12 @@ PRONOUNS = {
 """Words that do not say what a name contains. They are no names, and with a shape suffix (``own_E``) none either."""
 
 
+SMALL_THINGS = {"form", "kind", "most", "part", "piece", "place", "rest", "sign", "thing", "whole", "words"}
+"""Words that say how a thing lies to another one, and not what it holds (``offset``, ``segment``, ``limit``)."""
+
+FIELD = {"pronouns": "0.1 to 0.8", "small": "0.3 to 6.8"}
+"""Per 1,000 names in eight other code bases (nanochat, httpx, verifiers, TRL, prime-rl, SkyRL, Tinker, torchtitan)."""
+
 FILE_KEYS = {"kept"}
 """Fields of stored episodes: a key of a file format keeps its name."""
 
@@ -51,8 +57,22 @@ def is_pronoun(name: str) -> bool:
     >>> [is_pronoun(name) for name in ("own_E", "_found", "one", "own_episodes", "foundation")]
     [True, True, True, False, False]
     """
+    return _stem(name) in PRONOUNS
+
+
+def is_small_thing(name: str) -> bool:
+    """The same for a word of a small thing, or its plural.
+
+    >>> [is_small_thing(name) for name in ("place_K", "_parts", "most_tokens", "words")]
+    [True, True, False, True]
+    """
+    return bool({_stem(name), _stem(name).removesuffix("s")} & SMALL_THINGS)
+
+
+def _stem(name: str) -> str:
+    """A name without leading underscores and shape suffix."""
     stem, _, suffix = name.strip("_").partition("_")
-    return stem in PRONOUNS and (not suffix or (suffix.isupper() and len(suffix) <= 3))
+    return stem if not suffix or (suffix.isupper() and len(suffix) <= 3) else name.strip("_")
 
 
 def bound_names(node: ast.AST) -> Iterator[str]:
@@ -74,6 +94,12 @@ def pronouns(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for line, name in bindings:
         if is_pronoun(name) and name not in sides | FILE_KEYS:
             yield line, name
+
+
+def small_things(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Names that are words of small things, by line, where they are bound."""
+    for node in ast.walk(tree):
+        yield from ((node.lineno, name) for name in bound_names(node) if is_small_thing(name))  # type: ignore[attr-defined]
 
 
 def conditional_expressions(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -106,6 +132,7 @@ def triple_assignments(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 MEASURES: dict[str, tuple[str, Callable[[ast.Module], Iterator[tuple[int, str]]]]] = {
     "pronouns": ("names that are pronouns", pronouns),
+    "small": ("names that are words of small things", small_things),
     "conditionals": ("conditional expressions", conditional_expressions),
     "chained": ("chained conditional expressions", chained_conditionals),
     "stacked": ("assignments of several values", stacked_assignments),
@@ -149,6 +176,23 @@ def table(paths: list[Path]) -> str:
     return "\n".join(rows)
 
 
+def names_table(rooms: dict[str, list[Path]]) -> str:
+    """Names that say little, per 1,000 bound names, by room and in other code bases."""
+    rows = [f"{'per 1,000 names':38}{''.join(f'{room:>12}' for room in rooms)}{'others':>14}"]
+    totals = {
+        room: sum(len(list(bound_names(node))) for tree in map(_tree, paths) for node in ast.walk(tree))
+        for room, paths in rooms.items()
+    }
+    for measure, others in FIELD.items():
+        rates = [1000 * len(places(paths, measure)) / max(1, totals[room]) for room, paths in rooms.items()]
+        rows.append(f"{MEASURES[measure][0]:38}{''.join(f'{rate:>12.1f}' for rate in rates)}{others:>14}")
+    return "\n".join(rows)
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measures of how the code reads.")
     parser.add_argument("--list", choices=MEASURES, help="print the places of one measure")
@@ -166,6 +210,8 @@ def main() -> int:
             print(f"{folder}\n{table(files)}\n")
     else:
         print(table(paths))
+        print()
+        print(names_table({"product": list(python_files(PRODUCT)), "tests": list(python_files(["tests"]))}))
     return 0
 
 

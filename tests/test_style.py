@@ -31,7 +31,14 @@ def test_names_that_say_nothing_are_seen(code, names):
 
 def test_shapes_are_counted():
     tree = ast.parse("a, b = 1, 2\nc, d, e = 1, 2, 3\nf, g = pair()\nh = 1 if a else 2 if b else 3\n")
-    assert [len(list(count(tree))) for _, count in style.MEASURES.values()] == [0, 2, 1, 2, 1]
+    assert [len(list(count(tree))) for _, count in style.MEASURES.values()] == [0, 0, 2, 1, 2, 1]
+
+
+def test_words_of_small_things_are_counted(tmp_path):
+    (tmp_path / "a.py").write_text("place_K = parts = 1\nplacement = most_tokens = own = 2\n")
+    assert [name for _, name in style.small_things(ast.parse((tmp_path / "a.py").read_text()))] == ["place_K", "parts"]
+    rows = style.names_table({"product": [tmp_path / "a.py"]}).splitlines()
+    assert [row.split()[-4] for row in rows[1:]] == ["200.0", "400.0"]
 
 
 def test_comments_are_counted_without_directives():
