@@ -60,8 +60,8 @@ class TextEncoder:
         protected = self._spelled.sub(marked, text)
         if protected == text and not text.isascii() and self._any_case.search(unicodedata.normalize("NFKC", text)):
             # The tokenizer may normalise the text to a control token: an empty mark has it encoded as data.
-            place = next(i for i, character in enumerate(text) if not character.isascii())
-            return f"{text[:place]}{self._secret}{len(self.control)}x{text[place:]}"
+            offset = next(i for i, character in enumerate(text) if not character.isascii())
+            return f"{text[:offset]}{self._secret}{len(self.control)}x{text[offset:]}"
         return protected
 
     def protect_all(self, value: Any) -> Any:
@@ -69,8 +69,8 @@ class TextEncoder:
         if isinstance(value, str):
             return self.protect(value)
         if isinstance(value, dict):
-            return {name: self.protect_all(part) for name, part in value.items()}
-        return [self.protect_all(part) for part in value] if isinstance(value, list | tuple) else value
+            return {name: self.protect_all(entry) for name, entry in value.items()}
+        return [self.protect_all(entry) for entry in value] if isinstance(value, list | tuple) else value
 
     def encode(self, text: str) -> Ids:
         """The tokens of ``text``; what is not marked in it may become control tokens."""
@@ -86,17 +86,17 @@ class TextEncoder:
         return ids
 
     def _encode_marked(self, text: str) -> list[int]:
-        pieces = self._mark.split(text)  # text, number, text, ...
-        texts = ["" if i == len(self.control) else self.control[i] for i in map(int, pieces[1::2])]
+        segments = self._mark.split(text)  # text, number, text, ...
+        texts = ["" if i == len(self.control) else self.control[i] for i in map(int, segments[1::2])]
         if self._renamed is None:
             self._renamed = _Renamed.of(self.tokenizer, self.control)
         if self._renamed is not None:
-            ids = self._renamed.encode(self._spelled, pieces[::2], texts)
+            ids = self._renamed.encode(self._spelled, segments[::2], texts)
             if ids is not None:
                 return ids
         tokens: list[int] = []
-        for piece, spelled in zip(pieces[::2], [*texts, ""], strict=True):
-            tokens += self.tokenizer.encode(piece, add_special_tokens=False)
+        for segment, spelled in zip(segments[::2], [*texts, ""], strict=True):
+            tokens += self.tokenizer.encode(segment, add_special_tokens=False)
             for character in spelled:  # no control token is a single character
                 tokens += self.tokenizer.encode(character, add_special_tokens=False)
         return tokens
@@ -157,12 +157,12 @@ class _Renamed:
         control_ids = {token["id"] for token in description["added_tokens"] if token["content"] in secrets_in_use}
         return cls(renamed, secret, original, control_ids - {tokenizer.unk_token_id})
 
-    def encode(self, spelled: re.Pattern[str], pieces: list[str], texts: list[str]) -> list[int] | None:
-        """The tokens of ``pieces`` of the template with data between them; None if data became a control token."""
-        written = [spelled.sub(lambda match: self.secret[match.group()], piece) for piece in pieces]
-        expected = sum(len(spelled.findall(piece)) for piece in pieces)
-        whole = "".join(part for pair in zip(written, [*texts, ""], strict=True) for part in pair)
-        encoded = self.core.encode(whole, add_special_tokens=False).ids
+    def encode(self, spelled: re.Pattern[str], segments: list[str], texts: list[str]) -> list[int] | None:
+        """The tokens of ``segments`` of the template with data between them; None if data became a control token."""
+        written = [spelled.sub(lambda match: self.secret[match.group()], segment) for segment in segments]
+        expected = sum(len(spelled.findall(segment)) for segment in segments)
+        text = "".join(segment for pair in zip(written, [*texts, ""], strict=True) for segment in pair)
+        encoded = self.core.encode(text, add_special_tokens=False).ids
         tokens = [self.original.get(token, token) for token in encoded]
         return tokens if sum(token in self.control for token in tokens) == expected else None
 

@@ -34,9 +34,9 @@ class Job:
     temperature: float | None = None
 
 
-def derive_seed(*parts: object) -> int:
-    """A 48-bit seed determined by the parts, the same in every process."""
-    digest = hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=6).digest()
+def derive_seed(*keys: object) -> int:
+    """A 48-bit seed determined by the keys, the same in every process."""
+    digest = hashlib.blake2b("\0".join(map(str, keys)).encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big")
 
 

@@ -39,14 +39,14 @@ def _element(name: str) -> re.Pattern[str]:
 def _json(text: str, key: str, multiline: bool) -> str | None:
     """The text at ``key`` of the last JSON object that has it."""
     last = None
-    place = text.find("{")
+    offset = text.find("{")
     for _ in range(MOST_TRIED):
-        if place < 0:
+        if offset < 0:
             break
-        value, end = _object(text, place)
+        value, end = _object(text, offset)
         if isinstance(value, dict) and isinstance(value.get(key), str):
             last = value[key]
-        place = text.find("{", end)
+        offset = text.find("{", end)
     return None if last is None else _line(last, multiline)
 
 

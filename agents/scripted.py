@@ -83,6 +83,6 @@ class ExpertAgent:
 
 def slip(expert: str, action: str, rng: np.random.Generator) -> str:
     """A random number of the first words of the ``expert``'s action, then those of ``action``."""
-    words = expert.split(" ")
-    num_words = int(rng.integers(1, len(words))) if len(words) > 1 else 0
-    return " ".join([*words[:num_words], *action.split(" ")[num_words:]])
+    expert_words = expert.split(" ")
+    num_words = int(rng.integers(1, len(expert_words))) if len(expert_words) > 1 else 0
+    return " ".join([*expert_words[:num_words], *action.split(" ")[num_words:]])

@@ -345,12 +345,12 @@ def _norm(model_folder: str, device: str, sharded: bool) -> float:
         shard(model, init_device_mesh(device, (1,)), "bfloat16")
     rng = np.random.default_rng(0)
     count, length, response = 8, 64, 16
-    place_K = np.arange(length - response, length)
+    position_K = np.arange(length - response, length)
     rows = []
     for i in range(count):
         ids = rng.integers(5, 250, length).astype(np.int32)
         old_K = np.full(response, -5.0, np.float32)
-        rows.append(Row(ids, place_K, np.full(response, i), i * response + np.arange(response), old_K, 1.0, i))
+        rows.append(Row(ids, position_K, np.full(response, i), i * response + np.arange(response), old_K, 1.0, i))
     networks = Networks(model, autocast=lambda: autocast(device, "bfloat16"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
     updater = Updater(networks, optimizer, load_algorithm("cispo"), UpdateSettings(packing=Packing(1024)))

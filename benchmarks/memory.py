@@ -73,12 +73,12 @@ def make_model(vocabulary: int) -> torch.nn.Module:
 def make_rows(tokens: int, vocabulary: int) -> list[Row]:
     """Rows with ``tokens`` response tokens in all."""
     rng = np.random.default_rng(0)
-    place_K = np.arange(PROMPT, PROMPT + ANSWER)
+    position_K = np.arange(PROMPT, PROMPT + ANSWER)
     old_K = np.full(ANSWER, -np.log(vocabulary), np.float32)
     rows = []
     for i in range(tokens // ANSWER):
         ids = rng.integers(0, vocabulary, PROMPT + ANSWER).astype(np.int32)
-        rows.append(Row(ids, place_K, np.full(ANSWER, i), i * ANSWER + np.arange(ANSWER), old_K))
+        rows.append(Row(ids, position_K, np.full(ANSWER, i), i * ANSWER + np.arange(ANSWER), old_K))
     return rows
 
 

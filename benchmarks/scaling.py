@@ -163,12 +163,12 @@ class CollectiveBytes(TorchDispatchMode):
 def small_rows(vocabulary: int) -> list[Row]:
     """Rows of equal length, the same on all ranks."""
     rng = np.random.default_rng(0)
-    place_K = np.arange(LENGTH - RESPONSE, LENGTH)
+    position_K = np.arange(LENGTH - RESPONSE, LENGTH)
     old_K = np.full(RESPONSE, -5.0, np.float32)
     return [
         Row(
             rng.integers(5, vocabulary, LENGTH).astype(np.int32),
-            place_K,
+            position_K,
             np.full(RESPONSE, i),
             i * RESPONSE + np.arange(RESPONSE),
             old_K,

@@ -41,14 +41,14 @@ class OptimalTokenBaseline(CreditSettings):
         tokens_E = np.bincount(turns.episode_N, tokens_N).astype(np.int64)
         episode_K = np.repeat(np.arange(turns.num_episodes), tokens_E)
         first_E = np.cumsum(tokens_E) - tokens_E
-        place_K = np.arange(len(return_K)) - first_E[episode_K]
+        index_K = np.arange(len(return_K)) - first_E[episode_K]
         # One cumulative sum over all episodes, less its value before each: no loop over episodes.
         sum_K = np.cumsum(turns.energy_K)
         weight_K = sum_K - (sum_K - turns.energy_K)[first_E][episode_K]
 
         # One baseline per task group and index.
         longest = int(tokens_E.max())
-        spot_K = turns.group_index_E[episode_K] * longest + place_K
+        spot_K = turns.group_index_E[episode_K] * longest + index_K
         spots = turns.num_groups * longest
         weighed = np.bincount(spot_K, weight_K * return_K, spots)
         baseline = weighed / (np.bincount(spot_K, weight_K, spots) + EPSILON)

@@ -21,7 +21,7 @@ class Row:
     """One token sequence.
 
     ids: int32[L].
-    place_K: index in ``ids`` of each response token.
+    position_K: index in ``ids`` of each response token.
     turn_K: its turn, counted over the batch.
     token_K: its index among the batch's response tokens.
     logprob_K: float32, the engine's log-probability.
@@ -30,7 +30,7 @@ class Row:
     """
 
     ids: np.ndarray
-    place_K: np.ndarray
+    position_K: np.ndarray
     turn_K: np.ndarray
     token_K: np.ndarray
     logprob_K: np.ndarray
@@ -88,6 +88,6 @@ def _finished_row(
     """The row, if it has trained tokens."""
     if not columns:
         return []
-    place_K, turn_K, token_K, logprob_K = (np.concatenate(column) for column in zip(*columns, strict=True))
+    position_K, turn_K, token_K, logprob_K = (np.concatenate(column) for column in zip(*columns, strict=True))
     temperature = episode.temperature or 1.0
-    return [Row(ids, place_K, turn_K, token_K, logprob_K, temperature, groups.index(episode.group))]
+    return [Row(ids, position_K, turn_K, token_K, logprob_K, temperature, groups.index(episode.group))]

@@ -155,8 +155,8 @@ class Turn:
     def with_answer(self, observation: str) -> Turn:
         """The turn with ``observation`` as the answer to its first call without one."""
         calls = list(self.calls)
-        place = next(number for number, call in enumerate(calls) if call.answer is None)
-        calls[place] = calls[place]._replace(answer=calls[place].reply(observation))
+        index = next(number for number, call in enumerate(calls) if call.answer is None)
+        calls[index] = calls[index]._replace(answer=calls[index].reply(observation))
         return self._with(calls=tuple(calls))
 
     def _with(self, **fields: Any) -> Turn:

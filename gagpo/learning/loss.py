@@ -63,8 +63,8 @@ def with_columns(batch: MicroBatch, credit: Credit, old: OldLogprobs | None) -> 
     by_token = credit.level == "token"
     credit_K = token_K if by_token else turn_K  # where a token's advantage stands
 
-    def column(values: np.ndarray | None, place_K: np.ndarray) -> Tensor | None:
-        return None if values is None else torch.as_tensor(values[place_K], dtype=torch.float32)
+    def column(values: np.ndarray | None, index_K: np.ndarray) -> Tensor | None:
+        return None if values is None else torch.as_tensor(values[index_K], dtype=torch.float32)
 
     # Where a turn has one advantage, the critic's value is trained at the turn's first token alone.
     first_K = None

@@ -73,26 +73,26 @@ class Packing:
             begin = end
 
     def _cut_trees(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
-        part: list[Row] = []
+        tree: list[Row] = []
         read = 0
         keys = 0
-        for place in prefix_order([row.read_L for row in rows]):
-            row = rows[place]
+        for index in prefix_order([row.read_L for row in rows]):
+            row = rows[index]
             # In this order a row shares most with the previous one, and adds the tokens that it does not share.
             new_tokens = row.length
-            if part:
-                new_tokens -= common_prefix(part[-1].read_L, row.read_L)
-            if part and (read + new_tokens > self.tokens or keys + row.length > REACH * self.tokens):
-                yield part
-                part = []
+            if tree:
+                new_tokens -= common_prefix(tree[-1].read_L, row.read_L)
+            if tree and (read + new_tokens > self.tokens or keys + row.length > REACH * self.tokens):
+                yield tree
+                tree = []
                 read = 0
                 keys = 0
                 new_tokens = row.length
-            part.append(row)
+            tree.append(row)
             read += new_tokens
             keys += row.length
-        if part:
-            yield part
+        if tree:
+            yield tree
 
     def units(self, rows: Sequence[Row], world_size: int) -> list[list[Row]]:
         """The units that are distributed over ranks: rows, or trees of a group's rows.
@@ -103,7 +103,7 @@ class Packing:
         if not self.trees:
             return [[row] for row in rows]
         by_group = sorted(rows, key=lambda row: row.group)
-        groups = [list(part) for _, part in itertools.groupby(by_group, key=lambda row: row.group)]
+        groups = [list(group_rows) for _, group_rows in itertools.groupby(by_group, key=lambda row: row.group)]
         max_size = sum(map(self.size, groups)) / (2 * world_size)
         units: list[list[Row]] = []
         while groups:
@@ -111,7 +111,7 @@ class Packing:
             if len(group) == 1 or self.size(group) <= max_size:
                 units.append(group)
                 continue
-            ordered = [group[place] for place in prefix_order([row.read_L for row in group])]
+            ordered = [group[index] for index in prefix_order([row.read_L for row in group])]
             groups += [ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]]
         return units
 
@@ -119,15 +119,15 @@ class Packing:
         """Number of tokens that these rows add to a forward pass."""
         if not self.trees:
             return sum(row.length for row in rows)
-        ordered = [rows[place].read_L for place in prefix_order([row.read_L for row in rows])]
+        ordered = [rows[index].read_L for index in prefix_order([row.read_L for row in rows])]
         return sum(map(len, ordered)) - sum(common_prefix(a, b) for a, b in itertools.pairwise(ordered))
 
     def micro_batch(self, rows: Sequence[Row]) -> MicroBatch:
         """Lay the rows on the flat token axis."""
         ids_T, packed, paths = self._lay_out(rows)
-        counts = [len(row.place_K) for row in rows]
-        keep_K = np.concatenate([path_L[row.place_K - 1] for row, path_L in zip(rows, paths, strict=True)])
-        target_K = np.concatenate([row.ids[row.place_K] for row in rows])
+        counts = [len(row.position_K) for row in rows]
+        keep_K = np.concatenate([path_L[row.position_K - 1] for row, path_L in zip(rows, paths, strict=True)])
+        target_K = np.concatenate([row.ids[row.position_K] for row in rows])
         temperature_K = np.repeat([row.temperature for row in rows], counts).astype(np.float32)
 
         # One prediction for all rows of a tree with the same token at the same position: the logits of a vocabulary
@@ -217,5 +217,5 @@ def mini_batches(rows: Sequence[Row], count: int, rng: np.random.Generator) -> I
         groups = np.arange(len(rows))
         group_R = groups
     # Whole groups stay together: their rows share prefixes, and their advantages are relative to each other.
-    for part in np.array_split(rng.permutation(groups), min(count, len(groups))):
-        yield [rows[place] for group in part for place in np.flatnonzero(group_R == group)]
+    for chosen_groups in np.array_split(rng.permutation(groups), min(count, len(groups))):
+        yield [rows[index] for group in chosen_groups for index in np.flatnonzero(group_R == group)]

@@ -30,7 +30,7 @@ def rank_batches(rows: Sequence[Row], packing: Packing, ranks: Ranks) -> list[Mi
     micro-batches read padding, the shortest of ``rows``.
     """
     parts_of_ranks = [list(packing.cut(shard)) for shard in shard_rows(rows, packing, ranks.world_size)]
-    batches = [packing.micro_batch(part) for part in parts_of_ranks[ranks.rank]]
+    batches = [packing.micro_batch(rows_of_batch) for rows_of_batch in parts_of_ranks[ranks.rank]]
     missing = max(map(len, parts_of_ranks)) - len(batches)
     if missing:
         # The shortest row costs least. Its loss is 0 times its outputs, so that a backward pass runs too.

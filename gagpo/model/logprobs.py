@@ -49,9 +49,9 @@ def token_logprobs(
     for begin in range(0, len(hidden_UD), tokens):
         # With gradients, the backward pass recomputes the chunk's logits. No random state is kept for it: there is no
         # dropout to repeat.
-        part = slice(begin, begin + tokens)
-        temperature_C = None if batch.temperature_U is None else batch.temperature_U[part]
-        arguments = (model, hidden_UD[part], batch.target_U[part], temperature_C, entropy)
+        chunk = slice(begin, begin + tokens)
+        temperature_C = None if batch.temperature_U is None else batch.temperature_U[chunk]
+        arguments = (model, hidden_UD[chunk], batch.target_U[chunk], temperature_C, entropy)
         if torch.is_grad_enabled():
             logprob_C, entropy_C = checkpoint(_of_chunk, *arguments, use_reentrant=False, preserve_rng_state=False)
         else:
@@ -64,9 +64,9 @@ def token_logprobs(
     return logprob_K, batch.per_token(torch.cat(entropies))
 
 
-def chunk_tokens(vocabulary: int, kind: str) -> int:
-    """Tokens per chunk on a device of this kind (``cpu``, ``cuda``)."""
-    return max(1, (CHUNK if kind == "cpu" else GPU_CHUNK) // vocabulary)
+def chunk_tokens(vocabulary: int, device_type: str) -> int:
+    """Tokens per chunk on a device of this type (``cpu``, ``cuda``)."""
+    return max(1, (CHUNK if device_type == "cpu" else GPU_CHUNK) // vocabulary)
 
 
 def _of_chunk(

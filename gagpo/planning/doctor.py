@@ -268,12 +268,12 @@ def check_training_step(machine: Machine) -> Finding:
     length = 128  # tokens of a row
     count = 16  # rows
     response = 32  # tokens of a response, at the end of its row
-    place_K = np.arange(length - response, length)
+    position_K = np.arange(length - response, length)
     old_K = np.full(response, OLD, np.float32)
     rows = []
     for i in range(count):
         ids = (5 + (np.arange(length) * (2 * i + 3) + i) % 240).astype(np.int32)
-        rows.append(Row(ids, place_K, np.full(response, i), i * response + np.arange(response), old_K, 1.0, i))
+        rows.append(Row(ids, position_K, np.full(response, i), i * response + np.arange(response), old_K, 1.0, i))
     credit = Credit(np.linspace(0.0, 1.0, count), np.full(count, response))
     # A large epsilon keeps AdamW from amplifying rounding.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)

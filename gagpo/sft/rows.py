@@ -31,9 +31,9 @@ class LabelledRow:
 
     def row(self, observations: bool) -> Row:
         """The row to train on, whose ``turn_K`` holds kinds. observations: whether to predict PROMPT tokens too."""
-        place_K = np.flatnonzero(self.kind_L != SKIPPED if observations else self.kind_L == RESPONSE)
-        zero_K = np.zeros(len(place_K), np.float32)
-        return Row(self.ids, place_K, self.kind_L[place_K].astype(np.int64), np.arange(len(place_K)), zero_K)
+        position_K = np.flatnonzero(self.kind_L != SKIPPED if observations else self.kind_L == RESPONSE)
+        zero_K = np.zeros(len(position_K), np.float32)
+        return Row(self.ids, position_K, self.kind_L[position_K].astype(np.int64), np.arange(len(position_K)), zero_K)
 
 
 def tokenized_rows(
@@ -67,7 +67,7 @@ def labelled_rows(episode: Episode, stray: int = PROMPT) -> list[LabelledRow]:
     rows = []
     for row in build_rows([episode]):
         kind_L = np.full(len(row.ids), PROMPT, np.uint8)
-        kind_L[row.place_K] = np.where(imitated[row.turn_K], RESPONSE, stray)
+        kind_L[row.position_K] = np.where(imitated[row.turn_K], RESPONSE, stray)
         kind_L[0] = SKIPPED  # nothing comes before the first token
         if (kind_L == RESPONSE).any():
             rows.append(LabelledRow(row.ids, kind_L))

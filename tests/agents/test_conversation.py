@@ -147,10 +147,10 @@ def test_sampler_and_trainer_agree_token_for_token(small, name):
     for episode in episodes:
         (row,) = build_rows([episode])  # the template extends, so does the row
         sampled = np.concatenate([turn.response_ids for turn in episode.turns])
-        assert row.ids[row.place_K].tolist() == sampled.tolist()
+        assert row.ids[row.position_K].tolist() == sampled.tolist()
         with torch.no_grad():
             logprobs = model(torch.tensor(row.ids[None].astype(np.int64))).logits[0].log_softmax(-1)
-        trained = logprobs[row.place_K - 1, row.ids[row.place_K].astype(np.int64)]
+        trained = logprobs[row.position_K - 1, row.ids[row.position_K].astype(np.int64)]
         assert np.allclose(trained.numpy(), np.concatenate([turn.logprobs for turn in episode.turns]), atol=1e-4)
 
 

@@ -34,9 +34,9 @@ def test_the_trainer_measures_what_the_credit_reads(corridor, tmp_path, monkeypa
     entropy, energy = np.zeros(turns.num_turns), np.zeros(turns.num_tokens)
     for row in rows:
         with torch.no_grad():
-            logits = model(torch.as_tensor(row.ids[None].astype(np.int64))).logits[0, row.place_K - 1].double()
+            logits = model(torch.as_tensor(row.ids[None].astype(np.int64))).logits[0, row.position_K - 1].double()
         p = torch.softmax(logits, -1)
-        own = p.gather(-1, torch.as_tensor(row.ids[row.place_K]).long()[:, None])[:, 0]
+        own = p.gather(-1, torch.as_tensor(row.ids[row.position_K]).long()[:, None])[:, 0]
         np.add.at(entropy, row.turn_K, -(p * p.log()).sum(-1).numpy() / turns.tokens_N[row.turn_K])
         energy[row.token_K] = (1 - 2 * own + (p * p).sum(-1)).numpy()
     if name == "empg":

@@ -34,7 +34,7 @@ def conversation(*turns, group=0):
 def test_an_append_only_conversation_is_one_row():
     (row,) = build_rows([conversation(([1, 2], [3, 4]), ([5], [6]))])
     assert row.ids.tolist() == [1, 2, 3, 4, 5, 6]
-    assert row.place_K.tolist() == [2, 3, 5]
+    assert row.position_K.tolist() == [2, 3, 5]
     assert row.turn_K.tolist() == [0, 0, 1] and row.token_K.tolist() == [0, 1, 2]
     np.testing.assert_allclose(row.logprob_K, [-0.3, -0.4, -0.6])
 

@@ -37,15 +37,15 @@ def made(kind):
 
 def rows_of(model, count=4, length=20, response=8):
     rng = np.random.default_rng(0)
-    rows, place_K = [], np.arange(length - response, length)
+    rows, position_K = [], np.arange(length - response, length)
     for number in range(count):
         ids = rng.integers(5, 100, length).astype(np.int32)
-        layout, keep = PackedRows([length - 1]), torch.as_tensor(place_K - 1)
+        layout, keep = PackedRows([length - 1]), torch.as_tensor(position_K - 1)
         with torch.no_grad():  # what an engine would report of these tokens
             logits = head(model, hidden_states(model, torch.as_tensor(ids[:-1]).long(), layout, keep)).float()
-        own = logits.log_softmax(-1).gather(-1, torch.as_tensor(ids[place_K]).long()[:, None])[:, 0].numpy()
+        own = logits.log_softmax(-1).gather(-1, torch.as_tensor(ids[position_K]).long()[:, None])[:, 0].numpy()
         numbers = number * response + np.arange(response)
-        rows.append(Row(ids, place_K, np.full(response, number), numbers, own, 1.0, number))
+        rows.append(Row(ids, position_K, np.full(response, number), numbers, own, 1.0, number))
     return rows
 
 

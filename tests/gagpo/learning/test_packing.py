@@ -132,7 +132,7 @@ def test_equal_predictions_are_computed_once(rows):
     (batch,) = Packing(10**6, trees=True).micro_batches(rows)
     assert len(batch.keep_U) < len(batch.token_K) and batch.prediction_K is not None
     spelled = {
-        int(token): int(word) for row in rows for token, word in zip(row.token_K, row.ids[row.place_K], strict=True)
+        int(token): int(word) for row in rows for token, word in zip(row.token_K, row.ids[row.position_K], strict=True)
     }
     assert batch.per_token(batch.target_U).tolist() == [spelled[token] for token in batch.token_K.tolist()]
 

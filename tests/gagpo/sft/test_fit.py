@@ -39,9 +39,9 @@ def test_rows_mark_what_is_imitated_and_what_is_only_read(stray):
 
 def test_a_row_is_trained_on_with_or_without_what_is_read():
     row = LabelledRow(np.arange(5, dtype=np.int32), np.array([SKIPPED, PROMPT, RESPONSE, SKIPPED, RESPONSE], np.uint8))
-    assert row.row(observations=True).place_K.tolist() == [1, 2, 4]
+    assert row.row(observations=True).position_K.tolist() == [1, 2, 4]
     assert row.row(observations=True).turn_K.tolist() == [PROMPT, RESPONSE, RESPONSE]
-    assert row.row(observations=False).place_K.tolist() == [2, 4]
+    assert row.row(observations=False).position_K.tolist() == [2, 4]
 
 
 def test_rows_are_stored_as_they_are(tmp_path):
