@@ -190,7 +190,7 @@ class Context:
         Only the marks of thoughts and calls become control tokens; an action that spells another one is text. A stop
         string ends the text instead of the end token.
         """
-        marks = THOUGHT
+        marks: tuple[str, ...] = THOUGHT
         if self.toolbox:
             marks = (*THOUGHT, *MARKS)
         ids = self._encoder.encode(self._encoder.protect(text, marks))

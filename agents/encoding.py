@@ -3,6 +3,9 @@
 What an environment, a prompt or an action says is data. Where it spells a control token, :meth:`TextEncoder.protect`
 puts a secret mark in its place before the template is rendered, and :meth:`TextEncoder.encode` reads the mark as the
 text that it stands for.
+
+Such text is neither removed nor refused: the model must see what the environment shows, and a page that spells a
+control token must not end an episode.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class TextEncoder:
         self.control = _control_tokens(tokenizer)
         self._spelled = re.compile("|".join(map(re.escape, self.control)) or r"(?!)")
         self._any_case = re.compile(self._spelled.pattern, re.IGNORECASE)
-        self._secret = secrets.token_hex(16)
+        self._secret = secrets.token_hex(16)  # drawn anew in each process: no text can have been written to contain it
         self._mark = re.compile(f"{self._secret}([0-9]+)x")
         self._renamed: _Renamed | None = None
         self._encoded: dict[str, Ids] = {}

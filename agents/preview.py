@@ -1,4 +1,7 @@
-"""What a model reads and writes in one episode, without the model."""
+"""What a model reads and writes in one episode, without the model.
+
+It uses the same context as training, so what it prints is what a run reads, token for token.
+"""
 
 from __future__ import annotations
 

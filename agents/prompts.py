@@ -1,4 +1,8 @@
-"""Prompts: how observations become messages, and how the action is read from a response. Each is a YAML file."""
+"""Prompts: how observations become messages, and how the action is read from a response. Each is a YAML file.
+
+Prompts are data and not code: they are stored with a run's settings, and a digest of their content is part of what
+makes two results comparable.
+"""
 
 from __future__ import annotations
 

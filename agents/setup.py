@@ -1,4 +1,7 @@
-"""Make environments, engines and agents from names and plain values."""
+"""Make environments, engines and agents from names and plain values.
+
+Settings, commands and examples build their objects here, so a run and a notebook prompt a model in the same way.
+"""
 
 from __future__ import annotations
 

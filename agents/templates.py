@@ -1,4 +1,8 @@
-"""Templates of prompts: Jinja in a sandbox, with known fields, and with bounded time, memory and output."""
+"""Templates of prompts: Jinja in a sandbox, with known fields, and with bounded time, memory and output.
+
+A template is filled in every turn and checked once. Checking in each turn would cost more than filling, and a fault
+must show before a run begins.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Tools of an environment in a model's call format, and how responses and turns become each other."""
+"""Tools of an environment in a model's call format, and how responses and turns become each other.
+
+A text environment is a toolbox with one tool. So a model that only knows tool calls acts in any environment, and the
+stages after it see calls and actions alike.
+"""
 
 from __future__ import annotations
 
