@@ -1,7 +1,6 @@
 """Templates of prompts: Jinja in a sandbox, with known fields, and with bounded time, memory and output.
 
-A template is filled in every turn and checked once. Checking in each turn would cost more than filling, and a fault
-must show before a run begins.
+A template is checked once, so that a fault shows before a run begins. A turn only fills it.
 """
 
 from __future__ import annotations
