@@ -141,8 +141,7 @@ def _engine_with(request: EvaluationRequest) -> EngineSettings:
     for override in request.overrides:
         if not override.startswith("engine") or request.served or request.model in WEIGHTLESS:
             raise SettingsError(
-                f"override {override!r:.80} changes a run or a config, and {request.model} is neither: name one with "
-                "--like"
+                f"override {override!r:.80} changes a run or a config, and {request.model} is none: add --like CONFIG"
             )
     if not request.overrides:
         return EngineSettings()

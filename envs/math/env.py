@@ -95,6 +95,7 @@ class MathEnv(TextEnv):
             max_turns = attempts + 8 if tools else attempts
         super().__init__(split, max_turns, expert, render_mode)
         self.data = data if isinstance(data, str) else dict(data)
+        self.has_own_data = self.data != "generated"
         self.columns = checked_columns(columns, FIELDS)
         if self.columns and self.data == "generated":
             raise InvalidArgument("columns: generated problems have none; name a file with data=FILE")

@@ -45,6 +45,7 @@ class MCPEnv(ToolEnv):
 
     packages: ClassVar[Mapping[str, str]] = {"mcp": "gagpo[mcp]"}
     splits = SPLITS
+    has_own_data = True
     instructions = "Answer the question. Use the tools, and give the answer with final_answer."
     code_arguments: ClassVar[frozenset[str]] = frozenset({"command"})
 

@@ -48,6 +48,7 @@ class ProgramEnv(TextEnv):
     markov_key: ClassVar[MarkovKey | None] = "state"
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks", "columns"})
     code_arguments: ClassVar[frozenset[str]] = frozenset({"command", "agent", "reward"})
+    has_own_data = True
 
     def __init__(
         self,

@@ -114,6 +114,7 @@ class SQLEnv(TextEnv):
         if tables not in ("listed", "invented"):
             raise InvalidArgument(f"tables must be 'listed' or 'invented', got {tables!r}")
         self.folder = _folder(data)
+        self.has_own_data = self.folder is not None
         self.columns = checked_columns(columns, FIELDS)
         if self.columns and self.folder is None:
             raise InvalidArgument("columns: generated questions have none; name a folder with data=FOLDER")

@@ -1,7 +1,8 @@
 """Evaluations of a run: before and after training on its splits, during training on a validation split.
 
 Test tasks that are evaluated during training invite a choice by them: of an iteration, a setting, or when to stop. So
-evaluations during training use the environment's validation split where it has one.
+evaluations during training use the environment's validation split where it has one. Of the user's own data without one,
+a tenth of the training tasks is held out for them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gagpo.base.memory import release_freed
 from gagpo.collecting.collector import Collector
 from gagpo.controllers.average import AveragedWeights
 from gagpo.envs import TaskSet, TextEnv
+from gagpo.envs.division import FEW, hold_out_tenth
 from gagpo.envs.pool import Pool
 from gagpo.envs.tasks import VALIDATION_SPLITS, in_environment
 from gagpo.eval.evaluate import choose_tasks, require_finished_episode
@@ -27,16 +29,25 @@ from gagpo.training.recorder import Recorder
 from gagpo.training.sampler import Sampler
 from gagpo.training.time_left import TimeLeft
 
+HELD_OUT_NAME = "validation"
+"""The split of tasks that are held out of the user's training data."""
+
 Panels = dict[str, tuple[RunEnvironment, TaskSet]]
 """The environment and the tasks of each panel, by its name."""
 
 
 @dataclass(frozen=True)
 class RunPanels:
-    """The panels of a run. final: evaluated before and after training. validation: evaluated during training."""
+    """The panels of a run.
+
+    final: evaluated before and after training.
+    validation: evaluated during training.
+    training: the tasks to train on, by environment.
+    """
 
     final: Panels
     validation: Panels
+    training: dict[str, TaskSet]
 
 
 def panels_of(settings: RunSettings, environments: Mapping[str, TextEnv]) -> RunPanels:
@@ -49,28 +60,46 @@ def panels_of(settings: RunSettings, environments: Mapping[str, TextEnv]) -> Run
         for env in settings.all_environments
         for panel_name, split in env.panels.items()
     }
-    panels = RunPanels(final, _validation_panels(settings, environments, final))
+    training = {env.name: tasks_of(environments[env.name], env.environment.split) for env in settings.all_environments}
+    panels = RunPanels(final, _validation_panels(settings, environments, final, training), training)
     for env, tasks in (panels.final | panels.validation).values():
         require_held_out(tasks, env.environment.id, settings)
     return panels
 
 
-def _validation_panels(settings: RunSettings, environments: Mapping[str, TextEnv], panels: Panels) -> Panels:
+def _validation_panels(
+    settings: RunSettings, environments: Mapping[str, TextEnv], panels: Panels, training: dict[str, TaskSet]
+) -> Panels:
     """The panels to evaluate during training; empty if ``evaluation.every`` is 0 or nothing is evaluated.
 
     Of each environment: the validation splits that ``evaluation.splits`` names, else the one that the environment has,
-    else all of its panels.
+    else held-out tasks of its own data, else all of its panels.
 
     panels: evaluated before and after training.
+    training: the tasks to train on, by environment, from which the held-out ones are taken.
     """
     if not settings.evaluation.every:
         return {}
     chosen: Panels = {}
     for env in settings.all_environments:
         of_env = {name: panels[name] for name in env.panels}
+        if not of_env:
+            continue
         listed = {name: panels[name] for name, split in env.panels.items() if split in VALIDATION_SPLITS}
-        chosen |= listed or (_validation_panel(env, environments[env.name]) if of_env else {}) or of_env
+        environment = environments[env.name]
+        panel = listed or _validation_panel(env, environment) or _held_out_panel(env, environment, training)
+        chosen |= panel or of_env
     return chosen
+
+
+def _held_out_panel(env: RunEnvironment, environment: TextEnv, training: dict[str, TaskSet]) -> Panels:
+    """A tenth of the training tasks of the user's data, which are then not trained on; empty for few tasks."""
+    tasks = training[env.name]
+    is_evaluated = env.environment.split in env.panels.values()
+    if not getattr(environment, "has_own_data", False) or len(tasks) < FEW or is_evaluated:
+        return {}
+    training[env.name], held = hold_out_tenth(tasks, HELD_OUT_NAME)
+    return {in_environment(env.name, HELD_OUT_NAME): (env, choose_tasks(held, env.evaluation.tasks))}
 
 
 def _validation_panel(env: RunEnvironment, environment: TextEnv) -> Panels:

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import torch
 
-from gagpo.agents.setup import make_env, tasks_of
+from gagpo.agents.setup import make_env
 from gagpo.base.memory import release_freed
 from gagpo.collecting.ahead import AheadCollector
 from gagpo.collecting.collector import Collection, Collector
@@ -79,14 +79,13 @@ class Trainer:
         environments = {
             env.name: make_env(env.environment.id, env.environment.kwargs) for env in settings.all_environments
         }
-        tasks = {env.name: tasks_of(environments[env.name], env.environment.split) for env in settings.all_environments}
         panels = panels_of(settings, environments)
         controllers = Controllers(
             settings.algorithm.controllers, settings.training.target_kl, settings.optimizer.scale_by_groups
         )
         self.interruptions = Interruptions(ranks)
         rollout = rollout_of(ranks, self.interruptions, 1 if settings.rollout.ahead else None)
-        schedule = Schedule(settings, tasks)
+        schedule = Schedule(settings, panels.training)
         self.collector = self._make_collector(schedule, controllers, rollout)
 
         # The policy, and the engine's model before the learner shards the policy.
