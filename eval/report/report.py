@@ -14,11 +14,11 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import Table
 from gagpo.eval.at_k import shown_ks
 from gagpo.eval.compare import Comparison, DifferentTaskSets, compare_results
-from gagpo.eval.curves import plot_curves
 from gagpo.eval.episode_files import EpisodeRecord, episode_files, read_episode_file
 from gagpo.eval.health import health
 from gagpo.eval.report.page import render
 from gagpo.eval.results import joint_headline
+from gagpo.eval.run_figure import plot_run
 from gagpo.eval.runs import Evaluation, Run, load_run, shown_settings
 from gagpo.eval.summary import (
     at_k_table,
@@ -167,7 +167,7 @@ def _whole(run: Run, evaluations_of_splits: dict[str, list[Evaluation]]) -> list
 def _curves(run: Run, path: Path) -> str:
     """Draw the curves; return the image as Base64, empty if there is no curve, as with a single evaluation."""
     try:
-        return base64.b64encode(plot_curves({run.label: [run]}, path).read_bytes()).decode("ascii")
+        return base64.b64encode(plot_run(run, path).read_bytes()).decode("ascii")
     except InvalidArgument:
         path.unlink(missing_ok=True)
         return ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -102,7 +103,8 @@ def track(
     if quiet or not console.is_terminal:
         every = INNER_EVERY if inner else PLAIN_EVERY
         meter = Meter(label, total, unit, None, float("inf") if quiet else every, done, bound)
-        yield meter
+        with nullcontext() if quiet else _repeating(meter):
+            yield meter
         if not quiet and not inner and time.monotonic() - meter.begun > 2:
             meter.line()
         return
@@ -111,3 +113,27 @@ def track(
     # The bar redirects what is printed meanwhile to the terminal, so it must be cleaned in front of that.
     with Progress(*columns, console=console, transient=True, expand=True) as bar, cleaned():
         yield Meter(label, total, unit, bar, PLAIN_EVERY, done, bound)
+
+
+@contextmanager
+def _repeating(meter: Meter) -> Iterator[None]:
+    """Print a line of a meter whenever it has printed none for a minute.
+
+    Episodes that are sampled together may all end after many minutes, in which nothing calls ``advance``. The thread
+    waits for the end of the work, and only reads what the meter counts.
+    """
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(max(0.01, meter.last + INNER_EVERY - time.monotonic())):
+            if time.monotonic() - meter.last >= INNER_EVERY:
+                meter.last = time.monotonic()
+                meter.line()
+
+    thread = threading.Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

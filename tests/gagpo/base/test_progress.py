@@ -1,5 +1,7 @@
 """What a pipe shows of long work, with a clock of the test's own."""
 
+import time
+
 import pytest
 
 from gagpo.base import progress
@@ -62,3 +64,16 @@ def test_a_total_may_change():
     meter = Meter("update", 4, "updates", None, PLAIN_EVERY)
     meter.resize(3)
     assert meter.state() == "0 of 3 updates"
+
+
+def test_work_that_advances_late_still_prints_lines(capsys, monkeypatch):
+    """An evaluation whose episodes all end together printed nothing until then."""
+    monkeypatch.setattr(progress, "INNER_EVERY", 0.05)
+    with track("evaluating on test", 4, "episodes") as meter:
+        time.sleep(0.3)
+        meter.advance(4)
+    lines = capsys.readouterr().err.splitlines()
+    assert 2 <= len(lines) <= 6 and set(lines) == {"evaluating on test: 0 of 4 episodes"}
+    with track("evaluating on test", 4, "episodes", quiet=True):
+        time.sleep(0.1)
+    assert not capsys.readouterr().err
