@@ -22,6 +22,7 @@ from gagpo.eval.journal import weights_identity
 from gagpo.eval.request import WEIGHTLESS, EvaluationRequest
 from gagpo.eval.results import EvalResult
 from gagpo.eval.served import evaluate_served
+from gagpo.eval.suite import requests_of
 from gagpo.eval.trust import require_engine_trust, require_environment_trust
 from gagpo.model.pretrained import folder_of
 from gagpo.model.starters import find, is_starter
@@ -60,6 +61,8 @@ def request_of(model: str, **options: Any) -> EvaluationRequest:
 
 def measure(request: EvaluationRequest) -> EvaluationOutcome:
     """As :func:`evaluate`, with the episodes, the journal and the cost."""
+    if request.suite is not None:
+        raise InvalidArgument("a suite has several results: use `gagpo eval --suite`, or evaluate each task set")
     sources = OptionSources.of(request)
     has_weights = not request.served and request.model not in WEIGHTLESS
     if sources.run is None and has_weights:
@@ -81,19 +84,29 @@ def measure(request: EvaluationRequest) -> EvaluationOutcome:
 
 
 def measure_all(request: EvaluationRequest) -> dict[str, EvaluationOutcome]:
-    """As :func:`measure`, for every environment of a run or of ``like``, by name; ``""`` for a single one.
+    """As :func:`measure`, for every environment of a run or of ``like``, or task set of a suite, by name.
+
+    The name of a single one is ``""``.
 
     A request that names an environment measures only that one. Each environment has a separate file of episodes.
     """
+    if request.suite is not None:
+        requests = requests_of(request)
+        return {name: measure(_with_file(each, name)) for name, each in requests.items()}
     settings = None
     if not request.environment:
         sources = OptionSources.of(request)
         settings = sources.like or sources.run
     outcomes = {}
     for name in names_of(settings) if settings else []:
-        episodes = request.episodes and file_of_environment(request.episodes, name)
-        outcomes[name] = measure(request.model_copy(update={"environment": name, "episodes": episodes}))
+        outcomes[name] = measure(_with_file(request.model_copy(update={"environment": name}), name))
     return outcomes or {"": measure(request)}
+
+
+def _with_file(request: EvaluationRequest, name: str) -> EvaluationRequest:
+    """The request with a separate file of episodes."""
+    episodes = request.episodes and file_of_environment(request.episodes, name)
+    return request.model_copy(update={"episodes": episodes})
 
 
 def file_of_environment(path: Path, env: str) -> Path:

@@ -59,6 +59,9 @@ class EvaluationRequest(Options):
     like: Annotated[str | Path | None, Flag("--like", "--config")] = Field(
         None, description="Take environment, split, tasks and prompts from this run or config."
     )
+    suite: Annotated[str | None, Flag()] = Field(
+        None, description="Evaluate on the task sets of a suite: agents, or a YAML file."
+    )
     tasks: Annotated[int | None, Flag()] = Field(
         None, ge=1, description="Number of tasks, evenly spaced; the whole split by default."
     )

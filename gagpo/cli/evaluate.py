@@ -49,8 +49,11 @@ def evaluate(
         for name, outcome in outcomes.items():
             outcome.result.save(file_of_environment(out, name))
         shutil.rmtree(unfinished, ignore_errors=True)
-    records = {name: _print_outcome(outcome, name) for name, outcome in outcomes.items()}
-    if len(records) > 1:
+    if options["suite"] is None:
+        records = {name: _print_outcome(outcome, name) for name, outcome in outcomes.items()}
+    else:  # one table of all
+        records = {name: outcome.result.summary() for name, outcome in outcomes.items()}
+    if len(records) > 1 or options["suite"] is not None:
         records |= _print_overall({name: outcome.result for name, outcome in outcomes.items()})
     if files:
         say(*(f"wrote {file_of_environment(path, name)}" for path in files for name in outcomes))

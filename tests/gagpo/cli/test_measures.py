@@ -123,3 +123,13 @@ def test_a_wrong_name_of_a_figure_is_an_error_before_any_work(inside, runs, tmp_
         page.unlink(missing_ok=True)
     assert inside("report", *runs, "--curves", tmp_path / "fig").returncode == 2
     assert not any(page.exists() for page in pages)
+
+
+def test_a_suite_prints_one_table_and_writes_a_result_for_each_task_set(inside, tmp_path):
+    suite = tmp_path / "mine.yaml"
+    corridor = "gagpo.envs.testing:gagpo-test/Corridor-v0"
+    suite.write_text(f"near: {{environment: '{corridor}', tasks: 2}}\nfar: {{environment: '{corridor}', tasks: 3}}\n")
+    done = inside("eval", "expert", "--suite", suite, "--out", tmp_path / "out.json", "-q", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the whole") == 2 and "near" in done.stdout and "100.0 [" in done.stdout
+    assert {path.name for path in tmp_path.glob("out.*")} == {"out.near.json", "out.far.json"}
