@@ -256,7 +256,7 @@ def _filtered(node: Any, name: str, *arguments: nodes.Expr) -> nodes.Filter:
     return nodes.Filter(node, name, list(arguments), [], None, None, lineno=node.lineno)
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
+class TemplateSandbox(ImmutableSandboxedEnvironment):
     """Templates that reach nothing but their fields, give the same text for the same fields, and are bounded.
 
     Compile and fill them within :func:`bounded`.
@@ -318,4 +318,4 @@ def _require_shallow(template: nodes.Template) -> None:
     raise InvalidArgument(f"line {level[0].lineno}: is nested more than {MOST_NESTED} deep")
 
 
-SANDBOX = Sandbox()
+SANDBOX = TemplateSandbox()

@@ -54,7 +54,7 @@ _MODEL = {
 }
 
 
-class Client(Protocol):
+class GatewayClient(Protocol):
     """Who sends a request: the program of an episode, or a client of a served model.
 
     token: its key.
@@ -72,7 +72,7 @@ class Client(Protocol):
         """Count a request that was answered with an error."""
 
 
-Answer = Callable[[Client, Request], Awaitable[Response]]
+Answer = Callable[[GatewayClient, Request], Awaitable[Response]]
 
 
 class GatewayServer:
@@ -175,7 +175,7 @@ class GatewayServer:
 
         return handled
 
-    def _client(self, request: Request) -> Client:
+    def _client(self, request: Request) -> GatewayClient:
         """The sender of a request. Raises: GatewayError for a wrong key."""
         token = key_of(request)
         if token in self._ended_keys:
@@ -184,12 +184,12 @@ class GatewayServer:
             raise GatewayError(401, "no episode has this key: send the $OPENAI_API_KEY that the program finds")
         return self._episodes[token]
 
-    def _claim(self, request: Request, client: Client) -> None:
+    def _claim(self, request: Request, client: GatewayClient) -> None:
         address = request.client
         if self._connections is not None and address is not None:
             self._connections.claim((address.host, address.port), client.token, len(self._episodes))
 
-    async def _chat(self, protocol: ChatProtocol, client: Client, request: Request) -> Response:
+    async def _chat(self, protocol: ChatProtocol, client: GatewayClient, request: Request) -> Response:
         with self._body_memory.reserve(client.token) as reservation:
             body = await read_body(request, reservation)
             client.require_running()
@@ -201,7 +201,7 @@ class GatewayServer:
             return Response(protocol.stream(chat, completions, name), media_type="text/event-stream")
         return JSONResponse(protocol.answer(chat, completions, name))
 
-    async def _read(self, protocol: ChatProtocol, client: Client, body: bytearray) -> ChatRequest:
+    async def _read(self, protocol: ChatProtocol, client: GatewayClient, body: bytearray) -> ChatRequest:
         """The request in a body. A long one is parsed in a thread, so that it does not delay the other episodes."""
         if len(body) <= SHORT or self._readers is None:
             return _prepare(protocol, body)
@@ -209,15 +209,15 @@ class GatewayServer:
         async with lock:
             return await asyncio.get_running_loop().run_in_executor(self._readers, _prepare, protocol, body)
 
-    async def _models(self, client: Client, request: Request) -> Response:
+    async def _models(self, client: GatewayClient, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._listed_model], "has_more": False})
 
-    async def _model(self, client: Client, request: Request) -> Response:
+    async def _model(self, client: GatewayClient, request: Request) -> Response:
         """Every name is a name of the model, as in requests for answers."""
         name = request.path_params["model"]
         return JSONResponse({**_MODEL, "id": name, "display_name": name})
 
-    async def _reward(self, episode: Client, request: Request) -> Response:
+    async def _reward(self, episode: GatewayClient, request: Request) -> Response:
         assert isinstance(episode, ProgramEpisode)
         with self._body_memory.reserve(episode.token) as reservation:
             body = parse_object(await read_body(request, reservation))
@@ -234,7 +234,7 @@ def key_of(request: Request) -> str:
     return token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
 
 
-async def _not_found(places: list[str], client: Client, request: Request) -> Response:
+async def _not_found(places: list[str], client: GatewayClient, request: Request) -> Response:
     place = f"{request.method} {request.url.path[:80]}"
     raise GatewayError(404, f"{place} is not supported; the gateway answers {', '.join(places)}")
 
@@ -265,7 +265,7 @@ def _prepare(protocol: ChatProtocol, body: bytearray) -> ChatRequest:
     return request
 
 
-async def _completions(client: Client, chat: ChatRequest, request: Request) -> list[Completion]:
+async def _completions(client: GatewayClient, chat: ChatRequest, request: Request) -> list[Completion]:
     """The answers, a turn each.
 
     Waits for each answer or for the client to hang up. Then the requests that are not sampled yet are withdrawn: a

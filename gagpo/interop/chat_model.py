@@ -28,7 +28,7 @@ CLOSED = GatewayError(503, "the model is closed")
 
 
 @dataclass
-class History:
+class ServedHistory:
     """The answers so far, so that a conversation goes on with the tokens that were sampled for it."""
 
     conversations: Conversations = field(default_factory=Conversations)
@@ -39,7 +39,7 @@ class History:
 class Pending:
     """A request on its way. number: of its turn in ``history``."""
 
-    history: History
+    history: ServedHistory
     number: int
     prompting: GenerationRequest
     request: Request
@@ -61,7 +61,7 @@ class ChatModel:
         self._context = agent.context
         self._sampling: Sampling = agent.sampling
         self._seed = seed
-        self._history = History()
+        self._history = ServedHistory()
         self._requests: queue.SimpleQueue[tuple[ChatRequest, Future[Completion]] | None] = queue.SimpleQueue()
         self._pending: dict[int, Pending] = {}  # by session; of the thread
         self._num_sessions = 0
@@ -137,7 +137,7 @@ class ChatModel:
 
     def _prepared(self, request: ChatRequest, answer: Future[Completion]) -> Pending:
         if len(self._history.turns) >= MAX_TURNS:
-            self._history = History()  # those under way keep the old one
+            self._history = ServedHistory()  # those under way keep the old one
         history = self._history
         messages = self._context.complete(request.conversation)
         tools = request.functions
@@ -158,7 +158,7 @@ class ChatModel:
         )
         return Pending(history, len(history.turns) - 1, prompting, engine_request, answer)
 
-    def _prompting(self, history: History, info: Json, limit: int) -> GenerationRequest:
+    def _prompting(self, history: ServedHistory, info: Json, limit: int) -> GenerationRequest:
         """The prompt, below ``limit`` tokens. Raises: GatewayError for messages that cannot be shown."""
         too_long = GatewayError(400, f"the messages are too long: the model reads at most {limit} tokens")
         if self._context.exceeds(info, limit):

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.origin import LOOPBACK
 from gagpo.envs.program.messages import ChatRequest, Completion, GatewayError
-from gagpo.envs.program.server import Answer, Client, GatewayServer, key_of
+from gagpo.envs.program.server import Answer, GatewayClient, GatewayServer, key_of
 from gagpo.interop.chat_model import ChatModel
 
 
@@ -55,7 +55,7 @@ class ModelServer(GatewayServer):
         del answers["POST", "/reward"]
         return answers
 
-    def _client(self, request: Request) -> Client:
+    def _client(self, request: Request) -> GatewayClient:
         # In constant time, or the answer's delay would tell how much of the key is right.
         if self._key and not secrets.compare_digest(key_of(request).encode(), self._key.encode()):
             raise GatewayError(401, "the key is wrong: send that of --api-key")

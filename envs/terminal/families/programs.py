@@ -15,7 +15,7 @@ from gagpo.envs.terminal.tree import file
 
 
 @dataclass(frozen=True)
-class Function:
+class PythonExercise:
     """A function with a faulty line.
 
     body: lines below ``def``; ``right`` stands in one of them, and ``fault`` replaces it.
@@ -54,46 +54,46 @@ def _draw_range(rng: random.Random) -> list[Any]:
 
 
 FUNCTIONS = (
-    Function(
+    PythonExercise(
         "values", "the sum of the even values", "return sum(v for v in values if v % 2 == 0)", "== 0", "== 1",
         lambda values: sum(v for v in values if not v & 1), _draw_lists,
     ),
-    Function(
+    PythonExercise(
         "values", "the largest value",
         "best = values[0]\nfor v in values:\n    if v > best:\n        best = v\nreturn best",
         "v > best", "v < best", max, _draw_lists,
     ),
-    Function(
+    PythonExercise(
         "values", "the values in reverse order", "return values[::-1]", "[::-1]", "[::-2]",
         lambda values: list(reversed(values)), _draw_lists,
     ),
-    Function(
+    PythonExercise(
         "low, high", "the sum of all numbers from low to high, both included", "return sum(range(low, high + 1))",
         "high + 1", "high - 1", lambda low, high: (high - low + 1) * (low + high) // 2, _draw_range,
     ),
-    Function(
+    PythonExercise(
         "text", "the number of vowels (aeiou) in a text", "return sum(text.count(c) for c in 'aeiou')",
         "'aeiou'", "'aeio'", lambda text: sum(c in "aeiou" for c in text),
         lambda rng: ["".join(rng.choices("abcdeiouu", k=9))],
     ),
-    Function(
+    PythonExercise(
         "text", "whether a text reads the same backwards", "return text == text[::-1]", "== text", "!= text",
         lambda text: list(text) == list(reversed(text)), lambda rng: [rng.choice(["abba", "abc", "x", "noon", "on"])],
     ),
-    Function(
+    PythonExercise(
         "values", "the number of different values", "return len(set(values))", "len(set(values))", "len(values)",
         lambda values: sum(v not in values[:i] for i, v in enumerate(values)),
         lambda rng: [[rng.randint(0, 3) for _ in range(6)]],
     ),
-    Function(
+    PythonExercise(
         "n", "n factorial", "result = 1\nfor i in range(1, n + 1):\n    result *= i\nreturn result",
         "range(1, n + 1)", "range(1, n)", _factorial, lambda rng: [rng.randint(2, 9)],
     ),
-    Function(
+    PythonExercise(
         "a, b", "the greatest common divisor", "while b:\n    a, b = b, a % b\nreturn a", "a % b", "a // b",
         lambda a, b: max(d for d in range(1, a + 1) if a % d == b % d == 0), _draw_pair,
     ),
-    Function(
+    PythonExercise(
         "values", "the running sums of the values",
         "total, sums = 0, []\nfor v in values:\n    total += v\n    sums.append(total)\nreturn sums",
         "total += v", "total = v", lambda values: [sum(values[: i + 1]) for i in range(len(values))], _draw_lists,
@@ -153,11 +153,11 @@ def mend_python(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     )
 
 
-def _source(name: str, function: Function, body: str) -> str:
+def _source(name: str, function: PythonExercise, body: str) -> str:
     return f"def {name}({function.arguments}):\n    " + body.replace("\n", "\n    ") + "\n"
 
 
-def _substitution(function: Function, path: str) -> str:
+def _substitution(function: PythonExercise, path: str) -> str:
     """A sed command that puts the right text for the fault; neither has a character that sed would need escaped."""
     fault = function.fault.replace("[", "\\[").replace("]", "\\]").replace("*", "\\*")
     return f'sed -i "s|{fault}|{function.right}|" {path}'
