@@ -43,7 +43,7 @@ def test_it_owns_one_name_and_carries_its_data(wheel):
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"gagpo"}
     assert "gagpo/envs/base.py" in names and "gagpo/py.typed" in names
-    assert "gagpo/configs/alfworld-small.yaml" in names
+    assert "gagpo/configs/alfworld-small.yaml" in names and "gagpo/configs/suites/agents.yaml" in names
     assert "gagpo/interop/templates/environment/my_env.py.txt" in names
     assert not [name for name in names if "/tests/" in name]
 
