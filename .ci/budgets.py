@@ -137,7 +137,8 @@ def budgets(times: Path | None = None) -> list[Budget]:
     core = sum(code_lines(path.read_text(encoding="utf-8")) for path in core_files())
     minutes = child_minutes(times.read_text(encoding="utf-8")) if times else None
     return [
-        Budget("core, lines of code", core, 21_000),
+        # No limit: it once made features go for size. The path that a person reads has one (tests/test_reading_path.py).
+        Budget("core, lines of code", core, None),
         Budget("product, lines of Python", lines(python_files(PRODUCT)), None),
         Budget("tests, lines of Python", lines(python_files(["tests"])), None),
         Budget("functions over the limits", len(large_functions(python_files(PRODUCT))), 0),
@@ -149,7 +150,7 @@ def budgets(times: Path | None = None) -> list[Budget]:
         Budget("run keys", len(run_keys(RunSettings)), 115),
         Budget("commands", len(commands(app)), None),
         Budget("shipped models, MB", bytes_below(ROOT / "gagpo" / "starters") / 1e6, 20),
-        Budget("make test, CPU minutes", minutes, 8),
+        Budget("make test, CPU minutes", minutes, 15),
     ]
 
 
