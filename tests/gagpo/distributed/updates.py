@@ -23,6 +23,7 @@ from gagpo.learning import learner, optimizer, packing
 from gagpo.learning.policy import load_policy
 from gagpo.model.weights import gather
 from gagpo.settings import load
+from gagpo.settings.formats import with_formats
 
 EPSILON = 1e-6  # AdamW's, above the rounding of gradients that are zero
 ITERATIONS = 2
@@ -80,7 +81,7 @@ def episodes(iteration, logprobs=None):
 def learner_of(folder, name, case, ranks):
     path = Path(folder) / f"{name}-{ranks.world_size}-{ranks.rank}.yaml"
     path.write_text(yaml.safe_dump(case))
-    settings = load(path)
+    settings = with_formats(load(path), "float32", "float32")
     parts = (settings.algorithm.controllers, settings.training.target_kl, settings.optimizer.scale_by_groups)
     return learner.Learner(settings, load_policy(settings, None), Controllers(*parts), ranks)
 
