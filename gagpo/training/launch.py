@@ -89,27 +89,27 @@ def open_run(
     from gagpo.distributed.ranks import joined
 
     with joined(deadline=settings.ranks.timeout) as ranks:
-        yield single_folder or _folder_of_all(ranks, make_folder, settings, resume is not None), ranks
+        yield single_folder or _folder_of_all(ranks, make_folder, settings), ranks
 
 
-def _folder_of_all(
-    ranks: Ranks, make_folder: Callable[[], RunFolder], settings: RunSettings, resumed: bool
-) -> RunFolder:
-    """The run that the first rank makes with ``make_folder``, on every rank.
+def _folder_of_all(ranks: Ranks, make_folder: Callable[[], RunFolder], settings: RunSettings) -> RunFolder:
+    """The run that the first rank makes or opens with ``make_folder``, on every rank.
 
-    The others get its path from the first one, because ``--auto`` may add a number to the name.
+    The others are told its path and whether it is new: ``--auto`` may add a number to the name, or resume a run. The
+    settings of a resumed run are those on disk on every rank. ``settings`` may still leave a number format open that
+    the run has chosen, and a rank that waits to hear of that choice would wait in a gather that the others never join.
     """
     folder: RunFolder | None = None
 
-    def make_and_name() -> str:
+    def make_and_describe() -> tuple[str, bool]:
         nonlocal folder
         folder = make_folder()
-        return str(folder.path)
+        return str(folder.path), folder.is_new
 
-    path = Path(ranks.of_first(make_and_name))
+    path, is_new = ranks.of_first(make_and_describe)
     if folder is not None:
         return folder
-    return RunFolder.open(path) if resumed else RunFolder(path, settings)
+    return RunFolder(Path(path), settings) if is_new else RunFolder.open(Path(path))
 
 
 def resolved_settings(config: str | Path, overrides: Sequence[str]) -> RunSettings:
