@@ -213,5 +213,5 @@ FORMATS = {
 def find_format(name: str) -> CallFormat:
     """The format called ``name``. Raises: InvalidArgument naming the known ones."""
     if name not in FORMATS:
-        raise InvalidArgument(f"unknown call format {name!r:.80}; choose one of auto, {', '.join(FORMATS)}")
+        raise InvalidArgument(f"unknown call format {name!r:.80}", advice=f"choose one of auto, {', '.join(FORMATS)}")
     return FORMATS[name]

@@ -88,7 +88,9 @@ def variables(options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         date = datetime.date.fromisoformat(text)
     except ValueError:
-        raise InvalidArgument(f"context.template.date must be YYYY-MM-DD, got {text!r}") from None
+        raise InvalidArgument(
+            f"context.template.date must be YYYY-MM-DD, got {text!r}", key="context.template.date"
+        ) from None
     return {"date_string": date.strftime("%d %b %Y"), "strftime_now": date.strftime, WITH_PROMPT: False, **values}
 
 
@@ -103,4 +105,6 @@ def require_used(tokenizer: Any, options: Mapping[str, Any]) -> None:
             model = getattr(tokenizer, "name_or_path", "") or "this model"
             similar = nearest(name, sorted(words), count=1, cutoff=0.7)
             advice = f"nearest: {similar[0]}" if similar else "remove it"
-            raise InvalidArgument(f"context.template: the chat template of {model} has no variable {name!r}; {advice}")
+            raise InvalidArgument(
+                f"context.template: the chat template of {model} has no variable {name!r}", advice=advice
+            )

@@ -99,7 +99,9 @@ class Context:
         calls: str = "auto",
     ):
         if history != "full" and not (isinstance(history, int) and history >= 0):
-            raise InvalidArgument(f"history must be 'full' or a number of turns of at least 0 (got {history!r})")
+            raise InvalidArgument(
+                f"history must be 'full' or a number of turns of at least 0 (got {history!r})", key="history"
+            )
         self.tokenizer = tokenizer
         self.prompt_format = prompt
         self.interface = interface or Interface()

@@ -194,7 +194,9 @@ def find_prompt(name: str) -> Prompt:
         return _read(shipped[name])
     path = Path(name)
     if not path.is_file():
-        raise InvalidArgument(f"unknown prompt {name!r:.80}; choose one of {', '.join(shipped)}, or a YAML file")
+        raise InvalidArgument(
+            f"unknown prompt {name!r:.80}", advice=f"choose one of {', '.join(shipped)}, or a YAML file"
+        )
     return _read(path)
 
 

@@ -32,8 +32,8 @@ class RandomAgent:
         actions = state.info.get("admissible_actions") or state.info.get("sampled_actions")
         if not actions:
             raise InvalidArgument(
-                f"the random agent needs info['admissible_actions'], which task {state.episode.task!r} does not give; "
-                'build the environment with expert="random", so that it offers samples'
+                f"the random agent needs info['admissible_actions'], which task {state.episode.task!r} does not give",
+                advice='build the environment with expert="random", so that it offers samples',
             )
         rng = np.random.default_rng([state.episode.seed, len(state.episode.turns)])
         action = actions[int(rng.integers(len(actions)))]
@@ -53,7 +53,7 @@ class ExpertAgent:
 
     def __init__(self, noise: float = 0.0):
         if not 0 <= noise <= 1:
-            raise InvalidArgument(f"noise must be a probability from 0 to 1 (got {noise})")
+            raise InvalidArgument(f"noise must be a probability from 0 to 1 (got {noise})", key="noise")
         self.noise = noise
 
     def decide(self, states: Sequence[EpisodeState]) -> list[Turn | None]:
@@ -63,7 +63,9 @@ class ExpertAgent:
         expert = state.info.get("expert_action")
         if expert is None:
             if "expert_action" not in state.info:
-                raise InvalidArgument("the environment offers no expert; build it with expert=True if it has one")
+                raise InvalidArgument(
+                    "the environment offers no expert", advice="build it with expert=True if it has one"
+                )
             return None
         return self.move(expert, state, np.random.default_rng([state.episode.seed, len(state.episode.turns)]))
 

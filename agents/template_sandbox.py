@@ -144,7 +144,9 @@ def _require_plain(value: Any) -> None:
         for part in _parts(value):
             _require_plain(part)
     elif not isinstance(value, str | int | float | range | Undefined | None):
-        raise InvalidArgument(f"shows a value that is not text, of type {type(value).__name__}; add | list or | join")
+        raise InvalidArgument(
+            f"shows a value that is not text, of type {type(value).__name__}", advice="add | list or | join"
+        )
 
 
 def _text(parts: Iterable[Any]) -> str:
@@ -304,7 +306,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         """Raises: InvalidArgument for the methods that format a text."""
         owner, name = getattr(value, "__self__", None), getattr(value, "__name__", "")
         if isinstance(owner, str) and name in ("format", "format_map"):
-            raise InvalidArgument(f"the method {name!r} of a text is not available; join texts with ~")
+            raise InvalidArgument(f"the method {name!r} of a text is not available", advice="join texts with ~")
         return None
 
 

@@ -27,7 +27,7 @@ def check(source: str, fields: Collection[str], needs: str = "") -> None:
     except (RecursionError, MemoryError):
         raise InvalidArgument("is nested too deeply") from None
     if unknown := sorted(used - set(fields) - SANDBOX.globals.keys()):
-        raise InvalidArgument(f"unknown field {unknown[0]!r:.80}; {hint(unknown[0], fields)}")
+        raise InvalidArgument(f"unknown field {unknown[0]!r:.80}", advice=hint(unknown[0], fields))
     if needs and needs not in used:
         raise InvalidArgument(f"does not show {needs}: write {{{{ {needs} }}}}")
 

@@ -145,12 +145,12 @@ class TextEnv(gymnasium.Env[str, str]):
         if split not in self.splits:
             raise unknown_split(type(self).__name__, split, self.splits)
         if isinstance(max_turns, bool) or not isinstance(max_turns, int):
-            raise InvalidArgument(f"max_turns must be an integer (got {max_turns!r:.80})")
+            raise InvalidArgument(f"max_turns must be an integer (got {max_turns!r:.80})", key="max_turns")
         if max_turns < 1:
-            raise InvalidArgument(f"max_turns must be at least 1 (got {max_turns})")
+            raise InvalidArgument(f"max_turns must be at least 1 (got {max_turns})", key="max_turns")
         if expert not in (False, True, "random") and not (expert == "imperfect" and self.has_imperfect):
             hint = 'False, True, "imperfect" or "random"' if self.has_imperfect else 'False, True or "random"'
-            raise InvalidArgument(f"{type(self).__name__} has no expert {expert!r}; choose {hint}")
+            raise InvalidArgument(f"{type(self).__name__} has no expert {expert!r}", advice=f"choose {hint}")
         self.observation_space = Text()
         self.action_space = Text()
         self.split = split
@@ -264,7 +264,7 @@ class TextEnv(gymnasium.Env[str, str]):
         task_id = options.pop("task", None)
         split = options.pop("split", self.split)
         if options:
-            raise InvalidArgument(f"unknown reset option {sorted(options)[0]!r}; known options: task, split")
+            raise InvalidArgument(f"unknown reset option {sorted(options)[0]!r}", advice="known options: task, split")
         if task_id is None:
             return self.tasks(split).draw(self.np_random)
         unavailable: GagpoError | None = None

@@ -20,10 +20,10 @@ def command_words(command: str | Sequence[str]) -> list[str]:
     try:
         words = shlex.split(command) if isinstance(command, str) else list(command)
     except ValueError as error:
-        raise InvalidArgument(f"command {command!r:.80}: {error}; close it, or give a list of words") from None
+        raise InvalidArgument(f"command {command!r:.80}: {error}", advice="close it, or give a list of words") from None
     for word in words:
         if not isinstance(word, str) or "\0" in word:
-            raise InvalidArgument(f"command: {word!r:.80} is not a word of text; quote it")
+            raise InvalidArgument(f"command: {word!r:.80} is not a word of text", advice="quote it")
         if not fits(word):
             raise InvalidArgument(f"command: {word!r:.40} is longer than {LONGEST_WORD} bytes")
     return words

@@ -67,7 +67,7 @@ def find_spec(env_id: str) -> EnvSpec:
         return spec if has_tasks else _with_seeds(spec)
     except ModuleNotFoundError as error:
         raise UnknownEnvironment(
-            f"environment {env_id!r}: {error}; is its folder on PYTHONPATH? If it is a package, install it"
+            f"environment {env_id!r}: {error}", advice="is its folder on PYTHONPATH? If it is a package, install it"
         ) from None
     except GagpoError:
         raise
@@ -106,7 +106,7 @@ def _family(name: str) -> EnvSpec:
             f"environment 'reasoning_gym:{name}' needs the package reasoning-gym: pip install 'gagpo[reasoning-gym]'"
         )
     if name not in families():
-        raise UnknownEnvironment(f"environment 'reasoning_gym:{name}': unknown family; {hint(name, families())}")
+        raise UnknownEnvironment(f"environment 'reasoning_gym:{name}': unknown family", advice=hint(name, families()))
     return EnvSpec(
         f"reasoning_gym/{name}",
         "gagpo.envs.reasoning_gym.env:ReasoningGymEnv",
@@ -219,8 +219,8 @@ def portable(spec: EnvSpec) -> str:
         name = getattr(spec.entry_point, "__qualname__", "<")
         if module == "__main__" or "<" in name or "." in name:
             raise InvalidArgument(
-                f"environment {spec.id!r} is made by {name} of {module}, which other processes cannot import; "
-                "move it to the top level of a module, or use workers=0"
+                f"environment {spec.id!r} is made by {name} of {module}, which other processes cannot import",
+                advice="move it to the top level of a module, or use workers=0",
             )
         spec.entry_point = f"{module}:{name}"
     spec.kwargs = {

@@ -109,7 +109,7 @@ class PlainEnv(TextEnv):
             raise InvalidArgument(f"{self.name}: {str(error).partition(' was raised from')[0]}") from None
         for space in ("action_space", "observation_space"):
             if getattr(self.env.unwrapped, space, None) is None:
-                raise InvalidArgument(f"{self.name} has no {space}; set self.{space} in its __init__")
+                raise InvalidArgument(f"{self.name} has no {space}", advice=f"set self.{space} in its __init__")
         modes = [mode for mode in self.env.metadata.get("render_modes") or () if mode == "ansi"]
         if render_mode and not modes:
             raise InvalidArgument(f"{self.name} cannot be rendered as text: remove environment.kwargs.render_mode")

@@ -110,7 +110,7 @@ def reward_weights(spec: EnvSpec, kwargs: Kwargs) -> tuple[dict[str, float], dic
     if REWARD not in kwargs or takes_reward(spec):
         return {}, dict(kwargs)
     if hasattr(creator_of(spec), "open_pool"):
-        raise InvalidArgument(f"{REWARD}: {spec.id} gets its rewards from its server; leave {REWARD} out")
+        raise InvalidArgument(f"{REWARD}: {spec.id} gets its rewards from its server", advice=f"leave {REWARD} out")
     arguments = {name: value for name, value in kwargs.items() if name != REWARD}
     return _weights(kwargs[REWARD]), arguments
 

@@ -25,9 +25,6 @@ VALIDATION_SPLITS = (HELD_OUT, "validation", "valid_seen", "valid", "dev", "val"
 class UnknownTask(GagpoError, KeyError):
     """A task id that is not in its split; the message names the nearest ids."""
 
-    def __str__(self) -> str:  # KeyError would show the repr of its argument
-        return str(self.args[0])
-
 
 class EmptySplit(GagpoError, ValueError):
     """A split without tasks."""
@@ -36,7 +33,7 @@ class EmptySplit(GagpoError, ValueError):
 def unknown_split(environment: str, split: str, splits: Iterable[str]) -> InvalidArgument:
     """The error for a split that an environment does not have."""
     advice = f"; {HELD_OUT} requires held_out, such as held_out=0.2" if split == HELD_OUT else ""
-    return InvalidArgument(f"{environment} has no split {split!r}; choose one of {', '.join(splits)}{advice}")
+    return InvalidArgument(f"{environment} has no split {split!r}", advice=f"choose one of {', '.join(splits)}{advice}")
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ class TaskSet:
         if len(self._index) != len(self._tasks):
             pairs = itertools.pairwise(self._tasks)  # sorted, so equal ids are neighbours
             double = next(task.id for task, following in pairs if task.id == following.id)
-            raise InvalidArgument(f"split {split!r} holds task {double!r} twice; task ids must be unique")
+            raise InvalidArgument(f"split {split!r} holds task {double!r} twice", advice="task ids must be unique")
 
     @property
     def hash(self) -> str:
@@ -119,7 +116,7 @@ class TaskSet:
             return self._tasks[self._index[task_id]]
         near = nearest(str(task_id)[:200], self.ids)
         hint = f"nearest: {', '.join(near)}" if near else f"the split has {len(self)} tasks"
-        raise UnknownTask(f"split {self.split!r} has no task {str(task_id)[:200]!r}; {hint}")
+        raise UnknownTask(f"split {self.split!r} has no task {str(task_id)[:200]!r}", advice=hint)
 
     def index_of(self, task_id: str) -> int:
         """The position of a task in the sorted ids; UnknownTask if it is not one of them."""

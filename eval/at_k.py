@@ -219,7 +219,7 @@ def distinct_at_k(solutions: Sequence[str], episodes: int, ks: Sequence[int]) ->
 def _require_within(ks: Sequence[int], episodes: int) -> None:
     for k in ks:
         if not 1 <= k <= episodes:
-            raise InvalidArgument(f"k must lie between 1 and the number of episodes ({episodes}), got {k}")
+            raise InvalidArgument(f"k must lie between 1 and the number of episodes ({episodes}), got {k}", key="k")
 
 
 def _pass(task: TaskResult, ks: Sequence[int]) -> list[float]:
@@ -287,7 +287,7 @@ def require_episodes(label: str, tries: int, pass_at: Sequence[int]) -> None:
     if pass_at and max(pass_at) > tries:
         tries_in_words = "1 episode" if tries == 1 else f"{tries} episodes"
         advice = f"evaluate it with --episodes-per-task {max(pass_at)}, or choose at most {tries}"
-        raise InvalidArgument(f"--pass-at {max(pass_at)}: {label} has {tries_in_words} per task; {advice}")
+        raise InvalidArgument(f"--pass-at {max(pass_at)}: {label} has {tries_in_words} per task", advice=advice)
 
 
 def read_ks(text: str | None) -> list[int] | None:

@@ -321,5 +321,7 @@ def _load(path: Path, split: str | None) -> EvalResult:
     evaluation = run.last(split)
     if evaluation is None:
         splits = ", ".join(run.splits()) or "none"
-        raise InvalidArgument(f"run {path} holds no evaluation of split {split!r}; it was evaluated on: {splits}")
+        raise InvalidArgument(
+            f"run {path} holds no evaluation of split {split!r}", advice=f"it was evaluated on: {splits}"
+        )
     return evaluation.result

@@ -184,7 +184,7 @@ def plot_curves(
     """
     figure_format(output)
     if x not in X_KEYS:
-        raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}")
+        raise InvalidArgument(f"x must be one of {', '.join(X_KEYS)}, got {x!r}", key="x")
     from matplotlib.lines import Line2D
 
     panels = chart_panels(groups, x, smooth) if metric is None else [metric_panel(groups, metric, x, smooth)]
@@ -240,7 +240,9 @@ def figure_format(path: Path) -> str:
     """
     suffix = path.suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        raise InvalidArgument(f"unknown format of a figure {str(path)!r:.200}; end its name in .pdf, .svg or .png")
+        raise InvalidArgument(
+            f"unknown format of a figure {str(path)!r:.200}", advice="end its name in .pdf, .svg or .png"
+        )
     return suffix
 
 

@@ -170,7 +170,7 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
                 if not episodes and len(problems) == MOST_BROKEN:
                     break
     except OSError as error:
-        raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
+        raise BadResult(f"cannot be read ({error.strerror})", where=path) from None
     if problems and not episodes:
         raise BadResult(f"{path} holds no episodes of this project: {problems[0]}")
     return episodes, problems
@@ -182,7 +182,7 @@ def format_of(path: Path) -> str:
         with path.open("rb") as file:
             head = HEAD.match(file.read(80))
     except OSError as error:
-        raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
+        raise BadResult(f"cannot be read ({error.strerror})", where=path) from None
     return head[1].decode() if head else ""
 
 

@@ -28,5 +28,6 @@ def require_held_out(tasks: TaskSet, environment: str, run: RunSettings) -> None
         if overlap:
             raise InvalidArgument(
                 f"{len(overlap)} of {len(tasks)} tasks of {HELD_OUT} are training tasks of {run.name!r}, which has "
-                f"held_out={chosen.kwargs.get('held_out', 0)}; evaluate with the held_out of the run, or another split"
+                f"held_out={chosen.kwargs.get('held_out', 0)}",
+                advice="evaluate with the held_out of the run, or another split",
             )

@@ -58,7 +58,9 @@ class Journal:
             # The system releases the lock when a process is killed, so a killed evaluation can resume at once.
             self._open.enter_context(FileLock(self.path.with_suffix(".lock"), timeout=2.0))
         except Timeout:
-            raise JournalError(f"{self.path}: another process is running this evaluation; wait for it") from None
+            raise JournalError(
+                "another process is running this evaluation", where=self.path, advice="wait for it"
+            ) from None
         try:
             self._file = self._open.enter_context(self.path.open("a+b"))
             self._file.truncate(self._read())
@@ -110,14 +112,14 @@ class Journal:
         length = 0
         for record, end in _whole_lines(self._file):
             if not length and record != {"format": FORMAT, "key": self.key}:
-                raise JournalError(f"{self.path} holds another evaluation; move it away")
+                raise JournalError(f"{self.path} holds another evaluation", advice="move it away")
             if "episode" in record:
                 episode = _episode(record["episode"], str(self.path))
                 self.episodes.setdefault((episode.task, episode.sample), episode)
             self._add(validated(dict[str, FiniteFloat], record.get("spent", {}), str(self.path)))
             length = end
         if not length and self._file.seek(0, os.SEEK_END) > 0 and not self._torn_head():
-            raise JournalError(f"{self.path} is not a journal of evaluations; move it away")
+            raise JournalError(f"{self.path} is not a journal of evaluations", advice="move it away")
         self._file.seek(length)
         return length
 
@@ -159,7 +161,7 @@ def _episode(record: dict[str, Any], place: str) -> Episode:
     try:
         return episode_from_record(record)
     except InvalidArgument as error:
-        raise JournalError(f"{place}: not an episode ({error}); move it away") from None
+        raise JournalError(f"not an episode ({error})", where=place, advice="move it away") from None
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[tuple[dict[str, Any], int]]:
@@ -173,5 +175,5 @@ def _whole_lines(file: BinaryIO) -> Iterator[tuple[dict[str, Any], int]]:
         end += len(line)
         record = parse(text.decode(errors="replace"), file.name)
         if not isinstance(record, dict):
-            raise JournalError(f"{file.name} holds a line that is not a record; move it away")
+            raise JournalError(f"{file.name} holds a line that is not a record", advice="move it away")
         yield record, end

@@ -157,14 +157,14 @@ def load_run(folder: Path) -> Run:
     """Read a run folder; :class:`BadResult` if it is not a run or a file cannot be read."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise BadResult(f"{folder}: not a run folder (no such folder)")
+        raise BadResult("not a run folder (no such folder)", where=folder)
     metrics, broken = read_metrics(folder / "metrics.jsonl")
     last = int(metrics[-1]["iteration"]) if metrics else None
     evaluations = [
         _evaluation(path.stem, last, EvalResult.load(path)) for path in sorted((folder / "evals").glob("*.json"))
     ]
     if not metrics and not evaluations:
-        raise BadResult(f"{folder}: not a run folder (neither metrics.jsonl nor evals/*.json in it)")
+        raise BadResult("not a run folder (neither metrics.jsonl nor evals/*.json in it)", where=folder)
     evaluations.sort(
         key=lambda evaluation: (STAGES.index(evaluation.stage), evaluation.iteration or 0, evaluation.label)
     )
@@ -213,7 +213,7 @@ def shown_settings(path: Path) -> object:
         nonlocal count
         count += 1
         if count > MOST_VALUES:
-            raise BadResult(f"{path}: more than {MOST_VALUES:,} values are too many for the settings of a run")
+            raise BadResult(f"more than {MOST_VALUES:,} values are too many for the settings of a run", where=path)
         if isinstance(value, dict):
             return {key: HIDDEN if SECRET.search(str(key)) else without_secrets(inner) for key, inner in value.items()}
         if isinstance(value, list):
@@ -224,7 +224,7 @@ def shown_settings(path: Path) -> object:
     try:
         document = parse_yaml(text)
     except ValueError as error:
-        raise BadResult(f"{path}: not YAML ({' '.join(str(error).split())[:200]})") from None
+        raise BadResult(f"not YAML ({' '.join(str(error).split())[:200]})", where=path) from None
     return without_secrets(document)
 
 

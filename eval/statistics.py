@@ -44,7 +44,9 @@ def wilson(successes: float, trials: float, level: float = 0.95) -> Interval:
         InvalidArgument: unless ``0 <= successes <= trials`` and ``0 < level < 1``.
     """
     if not 0.0 <= successes <= trials:
-        raise InvalidArgument(f"successes must lie between 0 and the number of trials, got {successes} of {trials}")
+        raise InvalidArgument(
+            f"successes must lie between 0 and the number of trials, got {successes} of {trials}", key="successes"
+        )
     z = _two_sided(level)
     if trials == 0:
         return Interval(math.nan, 0.0, 1.0, level)
@@ -257,7 +259,7 @@ def detectable_difference(values: Sequence[float], power: float = 0.8, level: fl
     data = np.asarray(values, dtype=float)
     _two_sided(level)
     if not 1 - level < power < 1:
-        raise InvalidArgument(f"power must be above {1 - level:g} and below 1 (got {power:g})")
+        raise InvalidArgument(f"power must be above {1 - level:g} and below 1 (got {power:g})", key="power")
     if len(data) < 2:
         return math.inf
     from scipy.special import nctdtrinc, stdtrit
@@ -292,7 +294,9 @@ def area_under_curve(x: Sequence[float], y: Sequence[float]) -> float:
     """Mean height of the piecewise linear curve through (x, y); ``x`` must rise strictly."""
     across, up = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if across.shape != up.shape or across.ndim != 1 or not len(across):
-        raise InvalidArgument(f"a curve needs as many x as y, at least one; got shapes {across.shape} and {up.shape}")
+        raise InvalidArgument(
+            "a curve needs as many x as y, at least one", advice=f"got shapes {across.shape} and {up.shape}"
+        )
     if len(across) == 1:
         return float(up[0])
     widths = np.diff(across)
@@ -311,9 +315,9 @@ def pass_at_k(tries: int, successes: int, k: int) -> float:
         InvalidArgument: unless ``1 <= k <= tries`` and ``0 <= successes <= tries``.
     """
     if not 1 <= k <= tries:
-        raise InvalidArgument(f"k must lie between 1 and the number of tries ({tries}), got {k}")
+        raise InvalidArgument(f"k must lie between 1 and the number of tries ({tries}), got {k}", key="k")
     if not 0 <= successes <= tries:
-        raise InvalidArgument(f"successes must lie between 0 and {tries}, got {successes}")
+        raise InvalidArgument(f"successes must lie between 0 and {tries}, got {successes}", key="successes")
     return 1.0 - math.comb(tries - successes, k) / math.comb(tries, k)
 
 

@@ -147,7 +147,7 @@ class Study:
         for label, method_rows in grouped.items():
             if len({row.seed for row in method_rows}) < len(method_rows):
                 raise InvalidArgument(
-                    f"{label}: two runs have the same seed; name methods as LABEL=FOLDER to tell them apart"
+                    f"{label}: two runs have the same seed", advice="name methods as LABEL=FOLDER to tell them apart"
                 )
         of_seed = {row.seed: row.after for row in grouped.get(baseline, ())}
         gaps: dict[str, list[float]] = {}
@@ -324,7 +324,7 @@ def _labels(rows: Sequence[RunRow], baseline: str | None) -> list[str]:
                 raise InvalidArgument(f"{row.label}, seed {row.seed}, was not measured before training")
         return labels
     if baseline is not None and baseline not in labels:
-        raise InvalidArgument(f"no run is called {baseline!r}; there are {', '.join([*labels, BEFORE])}")
+        raise InvalidArgument(f"no run is called {baseline!r}", advice=f"there are {', '.join([*labels, BEFORE])}")
     return sorted(labels, key=lambda label: label != baseline)
 
 
@@ -456,5 +456,5 @@ def read_rows(path: Path) -> list[RunRow]:
     rows = [read_as(RunRow, line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
     rows = [row.model_copy(update={"label": PRESETS.get(row.label, row.label)}) for row in rows]  # of earlier versions
     if not rows:
-        raise BadResult(f"{path}: holds no rows")
+        raise BadResult("holds no rows", where=path)
     return rows

@@ -122,6 +122,6 @@ def _require_stored(row: RunRow, k: int) -> None:
     if str(k) not in stored:
         available = ", ".join(stored) or "none"
         raise InvalidArgument(
-            f"--pass-at {k}: {row.label}, seed {row.seed}, has no pass@{k} (stored k: {available}); "
-            "give its run folder, evaluated with enough episodes per task"
+            f"--pass-at {k}: {row.label}, seed {row.seed}, has no pass@{k} (stored k: {available})",
+            advice="give its run folder, evaluated with enough episodes per task",
         )

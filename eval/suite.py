@@ -47,19 +47,19 @@ def read_suite(suite: str) -> dict[str, SuiteEntry]:
     shipped = shipped_suites()
     path = shipped.get(suite, Path(suite))
     if not path.is_file():
-        raise InvalidArgument(f"there is no suite {suite!r:.80}; {hint(suite, shipped)}, or a YAML file")
+        raise InvalidArgument(f"there is no suite {suite!r:.80}", advice=f"{hint(suite, shipped)}, or a YAML file")
     entries = {}
     for name, values in read_mapping(path).items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise InvalidArgument(f"{path}: {name!r:.80} must be a name of letters, digits, - and _")
+            raise InvalidArgument(f"{name!r:.80} must be a name of letters, digits, - and _", where=path)
         if not isinstance(values, Mapping):
-            raise InvalidArgument(f"{path}: {name} must be a mapping with environment, split, tasks, ...")
+            raise InvalidArgument(f"{name} must be a mapping with environment, split, tasks, ...", key=name, where=path)
         try:
             entries[name] = SuiteEntry.model_validate(values)
         except ValidationError as error:
             raise InvalidArgument(explain(error, SuiteEntry.model_fields, f"{path}: {name}")) from None
     if not entries:
-        raise InvalidArgument(f"{path}: must list at least one task set")
+        raise InvalidArgument("must list at least one task set", where=path)
     return entries
 
 

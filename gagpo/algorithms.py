@@ -219,7 +219,7 @@ def row(name: str) -> Cells:
         return PRESETS[name]
     if reason := renamed.replacement(renamed.PRESETS, name, "algorithm"):
         raise InvalidArgument(reason)
-    raise InvalidArgument(f"there is no algorithm {name!r}; {hint(name, PRESETS)}")
+    raise InvalidArgument(f"there is no algorithm {name!r}", advice=hint(name, PRESETS))
 
 
 def load(name: str, changes: Mapping[str, object] | None = None) -> Algorithm:

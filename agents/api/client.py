@@ -243,7 +243,7 @@ class ApiClient:
             self._read(question, reply)
         except ExchangeFailed as error:
             if isinstance(error, Unreachable) and not self._reached:
-                raise _Stopped(ApiError(f"{error}; is it running, and is --base-url right?")) from None
+                raise _Stopped(ApiError(error, advice="is it running, and is --base-url right?")) from None
             self._warn(str(error))
             raise
         finally:

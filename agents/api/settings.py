@@ -63,7 +63,7 @@ class ApiSettings:
             raise InvalidArgument("attempts and timeout must be positive")
         for name, value in vars(self).items():
             if isinstance(value, float | int) and not 0 <= value < float("inf"):
-                raise InvalidArgument(f"{name} must be a finite number of at least 0, got {value}")
+                raise InvalidArgument(f"{name} must be a finite number of at least 0, got {value}", key=name)
         if self.limit_cost is not None and not (self.input_price or self.output_price):
             raise InvalidArgument("a limit on the cost needs prices: give --price-in and --price-out")
         if self.base_url is not None and not _is_address(self.base_url):

@@ -40,9 +40,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
-            raise InvalidArgument(f"temperature must be at least 0 (got {self.temperature})")
+            raise InvalidArgument(f"temperature must be at least 0 (got {self.temperature})", key="temperature")
         if self.max_tokens < 1:
-            raise InvalidArgument(f"max_tokens must be at least 1 (got {self.max_tokens})")
+            raise InvalidArgument(f"max_tokens must be at least 1 (got {self.max_tokens})", key="max_tokens")
 
     def temperature_of(self, request: Request) -> float:
         """The temperature of the response to ``request``."""
@@ -204,7 +204,7 @@ class ModelEngine(Engine):
 
     def _require_idle(self) -> None:
         if self.under_way:
-            raise InvalidArgument("the engine has responses under way; collect or release them first")
+            raise InvalidArgument("the engine has responses under way", advice="collect or release them first")
 
     def _require_room(self, requests: Sequence[Request], sampling: Sampling) -> None:
         if not self._ready:

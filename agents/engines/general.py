@@ -104,7 +104,7 @@ class GeneralEngine(TransformersEngine):
             if getattr(out, name, None) is not None:
                 state[name] = getattr(out, name)
         if not state:
-            raise ModelError(f"{type(self.model).__name__} returns no cache; sample with engine=vllm")
+            raise ModelError(f"{type(self.model).__name__} returns no cache", advice="sample with engine=vllm")
         logits_BLV: torch.Tensor = out.logits.float()
         return logits_BLV
 

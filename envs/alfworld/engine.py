@@ -81,27 +81,27 @@ def read_json(path: Path) -> tuple[object, bytes]:
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise BrokenGame(f"{path}: {size} bytes; a game has at most {MAX_FILE_BYTES}")
+            raise BrokenGame(f"{size} bytes", where=path, advice=f"a game has at most {MAX_FILE_BYTES}")
         content = path.read_bytes()
         return json.loads(content), content
     except OSError as error:
-        raise BrokenGame(f"{path}: cannot be read ({error.strerror})") from None
+        raise BrokenGame(f"cannot be read ({error.strerror})", where=path) from None
     except UnicodeDecodeError as error:
-        raise BrokenGame(f"{path}: byte {error.start} is not UTF-8") from None
+        raise BrokenGame(f"byte {error.start} is not UTF-8", where=path) from None
     except json.JSONDecodeError as error:
         raise BrokenGame(f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from None
     except RecursionError:
-        raise BrokenGame(f"{path}: JSON nested too deeply") from None
+        raise BrokenGame("JSON nested too deeply", where=path) from None
     except ValueError as error:  # an integer of more than 4,300 digits
-        raise BrokenGame(f"{path}: not JSON ({error})") from None
+        raise BrokenGame(f"not JSON ({error})", where=path) from None
 
 
 def read_game(path: Path) -> GameData:
     """The fields of a game file, with ``digest``, the SHA-256 of its bytes; raises :class:`BrokenGame`."""
     data, content = read_json(path)
     if not isinstance(data, dict):
-        raise BrokenGame(f"{path}: a game is a JSON object, found {type(data).__name__}")
+        raise BrokenGame(f"a game is a JSON object, found {type(data).__name__}", where=path)
     for field in _FIELDS:
         if not isinstance(data.get(field), str):
-            raise BrokenGame(f"{path}: the field {field!r} is missing or not a string")
+            raise BrokenGame(f"the field {field!r} is missing or not a string", where=path)
     return cast(GameData, {**data, "digest": hashlib.sha256(content).hexdigest()})

@@ -76,7 +76,7 @@ class ALFWorldEnv(TextEnv):
         held_out: float = 0.0,
     ):
         if not isinstance(held_out, int | float) or not 0 <= held_out < 1:
-            raise InvalidArgument(f"held_out must be at least 0 and less than 1 (got {held_out!r:.80})")
+            raise InvalidArgument(f"held_out must be at least 0 and less than 1 (got {held_out!r:.80})", key="held_out")
         self.held_out = float(held_out)
         if held_out:
             train, *validation = SPLITS
@@ -188,7 +188,7 @@ class ALFWorldEnv(TextEnv):
 
 def _engine(name: str) -> GameEngine:
     if name not in ENGINES:
-        raise InvalidArgument(f"unknown engine {name!r}; choose {' or '.join(ENGINES)}")
+        raise InvalidArgument(f"unknown engine {name!r}", advice=f"choose {' or '.join(ENGINES)}")
     if name == "native":
         return NativeEngine()
     from gagpo.envs.alfworld.reference.engine import TextWorldEngine  # imports textworld, which takes a second

@@ -75,11 +75,11 @@ def check(
         UnknownEnvironment: the id is not registered.
     """
     if episodes < 1:
-        raise InvalidArgument(f"episodes must be at least 1, got {episodes}")
+        raise InvalidArgument(f"episodes must be at least 1, got {episodes}", key="episodes")
     names = set(only) or set(PROMISES)
     unknown_names = sorted(names - set(PROMISES))
     if unknown_names:
-        raise InvalidArgument(f"unknown check {unknown_names[0]!r}; choose from {', '.join(PROMISES)}")
+        raise InvalidArgument(f"unknown check {unknown_names[0]!r}", advice=f"choose from {', '.join(PROMISES)}")
     require_arguments(env_id, env_kwargs)
     subject = Subject(env_id, plain(dict(env_kwargs or {}), "env_kwargs"), episodes, seed, deadline)
     results = []

@@ -97,7 +97,9 @@ def _options_in_column(columns: Mapping[str, object]) -> _Options | None:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise InvalidArgument(f'column {name!r} is a text; write a list of options: ["...", "..."]') from None
+            raise InvalidArgument(
+                f"column {name!r} is a text", advice='write a list of options: ["...", "..."]'
+            ) from None
     return _checked(_of_value(value, name), name)
 
 
@@ -151,9 +153,9 @@ def _separate_columns(columns: Mapping[str, object], question: str) -> tuple[_Op
 
 def _text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidArgument(f"an option is of type {type(value).__name__}; write a text")
+        raise InvalidArgument(f"an option is of type {type(value).__name__}", advice="write a text")
     if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidArgument(f"an option is {value}; write a text")
+        raise InvalidArgument(f"an option is {value}", advice="write a text")
     return str(value).strip()
 
 
@@ -182,8 +184,8 @@ def _right(options: _Options, values: list[object]) -> int:
         if index is not None:
             return index
     raise InvalidArgument(
-        f"the answer {answers[0]!r:.60} is none of the {len(options.texts)} options; "
-        f"write a letter, an option, or an index from 0 to {len(options.texts) - 1}"
+        f"the answer {answers[0]!r:.60} is none of the {len(options.texts)} options",
+        advice=f"write a letter, an option, or an index from 0 to {len(options.texts) - 1}",
     )
 
 
@@ -211,7 +213,7 @@ def _index(options: _Options, value: object) -> int | None:
     elif _DIGITS.fullmatch(value) and int(value) < count:
         candidates.add(int(value))
     if len(candidates) > 1:
-        raise InvalidArgument(f"the answer {value!r:.60} may be one of several options; write a letter")
+        raise InvalidArgument(f"the answer {value!r:.60} may be one of several options", advice="write a letter")
     return next(iter(candidates), None)
 
 

@@ -88,7 +88,7 @@ class MathEnv(TextEnv):
         expert_mode: Literal["answer", "solution"] = "answer",
     ):
         if attempts < 1:
-            raise InvalidArgument(f"attempts must be at least 1, got {attempts}")
+            raise InvalidArgument(f"attempts must be at least 1, got {attempts}", key="attempts")
         if size < 0 or test_size < 0:
             raise InvalidArgument(f"size and test_size must not be negative, got {size} and {test_size}")
         if max_turns is None:
@@ -98,11 +98,15 @@ class MathEnv(TextEnv):
         self.has_own_data = self.data != "generated"
         self.columns = checked_columns(columns, FIELDS)
         if self.columns and self.data == "generated":
-            raise InvalidArgument("columns: generated problems have none; name a file with data=FILE")
+            raise InvalidArgument("columns: generated problems have none", advice="name a file with data=FILE")
         if expert_mode not in ("answer", "solution"):
-            raise InvalidArgument(f"expert_mode must be 'answer' or 'solution' (got {expert_mode!r:.80})")
+            raise InvalidArgument(
+                f"expert_mode must be 'answer' or 'solution' (got {expert_mode!r:.80})", key="expert_mode"
+            )
         if expert_mode == "solution" and self.data == "generated":
-            raise InvalidArgument("expert_mode=solution: generated problems have no such solutions; name data=FILE")
+            raise InvalidArgument(
+                "expert_mode=solution: generated problems have no such solutions", advice="name data=FILE"
+            )
         self.families = problems.check_families(families)
         self.levels = problems.check_levels(levels)
         self.size = size
@@ -167,7 +171,7 @@ class MathEnv(TextEnv):
         loaded.tasks(split).require()
         counts = loaded.count_solutions(split, self.max_turns, self.with_tools)
         if not counts.usable:
-            raise InvalidArgument(f"{counts}; annotate calculations as <<48/2=24>>, or set expert_mode=answer")
+            raise InvalidArgument(str(counts), advice="annotate calculations as <<48/2=24>>, or set expert_mode=answer")
         return counts
 
     def tasks(self, split: str) -> TaskSet:

@@ -30,7 +30,7 @@ _ID = re.compile(rf"({'|'.join(FAMILIES)})-([{LEVELS[0]}-{LEVELS[-1]}])-({'|'.jo
 def check_split(split: str) -> None:
     """Raise InvalidArgument for an unknown split."""
     if split not in SPLITS:
-        raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(SPLITS)}")
+        raise InvalidArgument(f"no split {split!r}", advice=f"choose one of {', '.join(SPLITS)}")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def check_families(names: Sequence[str] | str) -> tuple[str, ...]:
         return tuple(FAMILIES)
     for name in names:
         if name not in FAMILIES:
-            raise InvalidArgument(f"no family {name!r}; choose from {', '.join(FAMILIES)} (or 'all')")
+            raise InvalidArgument(f"no family {name!r}", advice=f"choose from {', '.join(FAMILIES)} (or 'all')")
     return tuple(dict.fromkeys(names))
 
 
@@ -162,7 +162,7 @@ def check_levels(levels: Sequence[int] | int) -> tuple[int, ...]:
     levels = [levels] if isinstance(levels, int) else list(levels)
     for level in levels:
         if level not in LEVELS:
-            raise InvalidArgument(f"no level {level!r}; levels go from {LEVELS[0]} to {LEVELS[-1]}")
+            raise InvalidArgument(f"no level {level!r}", advice=f"levels go from {LEVELS[0]} to {LEVELS[-1]}")
     if not levels:
         raise InvalidArgument(f"name at least one level from {LEVELS[0]} to {LEVELS[-1]}")
     return tuple(sorted(set(levels)))

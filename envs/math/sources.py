@@ -79,9 +79,11 @@ class Source:
     def __post_init__(self) -> None:
         checked_columns(self.columns, FIELDS)
         if self.gold not in get_args(Gold):
-            raise InvalidArgument(f"unknown gold format {self.gold!r}; choose from {', '.join(get_args(Gold))}")
+            raise InvalidArgument(
+                f"unknown gold format {self.gold!r}", advice=f"choose from {', '.join(get_args(Gold))}"
+            )
         if self.accept not in ("all", "any"):
-            raise InvalidArgument(f"accept must be all or any (got {self.accept!r:.80})")
+            raise InvalidArgument(f"accept must be all or any (got {self.accept!r:.80})", key="accept")
         for split in self.splits or {}:
             check_split(split)
 
@@ -180,7 +182,7 @@ def _answer_of_solution(text: str) -> str:
     if len(text.split()) <= MAX_WORDS or (len(text) <= MAX_ANSWER and not isinstance(read_gold(text), Words)):
         return text
     raise InvalidArgument(
-        r"the answer is a worked solution without ####, \boxed{...} or 'The answer is'; mark its answer"
+        r"the answer is a worked solution without ####, \boxed{...} or 'The answer is'", advice=r"mark its answer"
     )
 
 
@@ -252,7 +254,8 @@ class LoadedProblems:
             return row
         error = BadRow(
             f"{row.place}: the answer is {answer[:60]!r}, but {first.place} is the same problem with "
-            f"{first_answer[:60]!r}; remove one, or set on_bad_row: skip"
+            f"{first_answer[:60]!r}",
+            advice="remove one, or set on_bad_row: skip",
         )
         return row._replace(content=error)
 
@@ -292,7 +295,7 @@ def load(data: Data, on_bad_row: str = "refuse", columns: Mapping[str, str] | No
     columns: from :data:`FIELDS` to the data's columns, instead of the usual names.
     """
     if on_bad_row not in ("refuse", "skip"):
-        raise InvalidArgument(f"on_bad_row must be 'refuse' or 'skip' (got {on_bad_row!r:.80})")
+        raise InvalidArgument(f"on_bad_row must be 'refuse' or 'skip' (got {on_bad_row!r:.80})", key="on_bad_row")
     columns = checked_columns(columns, FIELDS)
     return _load(json.dumps(data, sort_keys=True), on_bad_row, json.dumps(columns, sort_keys=True))
 
@@ -322,7 +325,8 @@ def _parts(data: object) -> list[tuple[str | None, Source]]:
         return [(None, _source(data))]
     if not isinstance(data, dict) or not data:
         raise InvalidArgument(
-            f"data must be a name, a mapping with a path, or a mapping from splits to those, got {data!r:.80}"
+            f"data must be a name, a mapping with a path, or a mapping from splits to those, got {data!r:.80}",
+            key="data",
         )
     for split in data:
         check_split(split)
@@ -334,7 +338,9 @@ def _source(data: object) -> Source:
         field_names = [item.name for item in fields(Source)]
         for key in data:
             if key not in field_names:
-                raise InvalidArgument(f"a source of problems has no field {key!r}; it has {', '.join(field_names)}")
+                raise InvalidArgument(
+                    f"a source of problems has no field {key!r}", advice=f"it has {', '.join(field_names)}"
+                )
         if "path" not in data:
             raise InvalidArgument(f"data: a source of problems needs a path (got {data!r:.80})")
         require_types(
@@ -346,7 +352,7 @@ def _source(data: object) -> Source:
     preset, _, path = str(data).partition(":")
     if path and preset in PRESETS:
         if not Path(path).exists():
-            raise DataMissing(f"no file or folder {path}; data={preset} downloads {PRESETS[preset].path}")
+            raise DataMissing(f"no file or folder {path}", advice=f"data={preset} downloads {PRESETS[preset].path}")
         # A file has no configurations; a folder of the whole data set has the preset's.
         return replace(PRESETS[preset], path=path, config=PRESETS[preset].config if Path(path).is_dir() else None)
     is_local = isinstance(data, str) and (suffix_of(Path(data)) in SUFFIXES or Path(data).exists())
@@ -369,7 +375,7 @@ def _checked_rows(rows: Iterable[PlacedRow], source: Source) -> Iterator[LoadedR
         try:
             yield _checked_row(place, number, row, source)
         except (ValueError, RecursionError) as error:
-            yield LoadedRow(place, BadRow(f"{place}: {error}"))
+            yield LoadedRow(place, BadRow(error, where=place))
 
 
 def _checked_row(place: str, number: int, row: object, source: Source) -> LoadedRow:
@@ -396,7 +402,9 @@ def _checked_row(place: str, number: int, row: object, source: Source) -> Loaded
         raise InvalidArgument(f"the problem is longer than {MAX_PROBLEM} characters")
     for name, value in (("problem", text), ("answer", gold)):
         if any("\ud800" <= character <= "\udfff" for character in value):
-            raise InvalidArgument(f"the {name} contains a lone surrogate or is not UTF-8; save the file as UTF-8")
+            raise InvalidArgument(
+                f"the {name} contains a lone surrogate or is not UTF-8", advice="save the file as UTF-8"
+            )
     solution = _solution(row, source, cell, gold)
     problem = Problem(
         f"{source.name}-{number:06d}", "", _type(row, source), text.strip(), gold, (), solution, tuple(texts[1:])
@@ -468,7 +476,9 @@ def _split(row: Row, source: Source) -> str | None:
         return None
     split = SPLIT_WORDS.get(value.strip().lower()) if isinstance(value, str) else None
     if split is None:
-        raise InvalidArgument(f"column {column!r}: unknown split {value!r:.80}; choose one of {', '.join(SPLITS)}")
+        raise InvalidArgument(
+            f"column {column!r}: unknown split {value!r:.80}", advice=f"choose one of {', '.join(SPLITS)}"
+        )
     return split
 
 
@@ -485,7 +495,7 @@ def _cell(row: Row, source: Source, field: str) -> tuple[str, object]:
     if column is not None:
         return column, row[column]
     advice = "" if source.columns and field in source.columns else f"; name it with columns={{{field}: NAME}}"
-    raise InvalidArgument(f"no column {' or '.join(map(repr, names))}; {columns_text(row)}{advice}")
+    raise InvalidArgument(f"no column {' or '.join(map(repr, names))}", advice=f"{columns_text(row)}{advice}")
 
 
 # Splits ---------------------------------------------------------------------------------------------------------------
@@ -546,14 +556,14 @@ def _chosen_splits(source: Source, split: str | None, available: list[str]) -> l
         # A part of the data's training problems is a split only where the whole data set is divided.
         is_part = their_split != split and len(_sharing(names, their_split)) > 1
         if their_split not in available or is_part:
-            raise InvalidArgument(f"{source.path} has no split {split!r}; it has {', '.join(available)}")
+            raise InvalidArgument(f"{source.path} has no split {split!r}", advice=f"it has {', '.join(available)}")
         return [((split,), their_split)]
     if alone is not None and (source.is_folder or source.splits is None) and alone not in ("validation", "test"):
         return [(SPLITS, alone)]
     their_splits = dict.fromkeys(names[name] for name in reversed(SPLITS) if name in names)
     for name in their_splits:
         if name not in available:
-            raise InvalidArgument(f"{source.path} has no split {name!r}; it has {', '.join(available)}")
+            raise InvalidArgument(f"{source.path} has no split {name!r}", advice=f"it has {', '.join(available)}")
     return [(_sharing(names, name), name) for name in their_splits]
 
 

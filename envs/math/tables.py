@@ -56,5 +56,5 @@ def saved_tables(folder: Path) -> Mapping[str, Any] | None:
     try:
         saved = datasets.load_from_disk(str(folder))
     except Exception as error:  # the library raises errors of a dozen unrelated classes here
-        raise DataMissing(f"{folder}: not a data set that save_to_disk wrote ({single_line(error, 160)})") from None
+        raise DataMissing(f"not a data set that save_to_disk wrote ({single_line(error, 160)})", where=folder) from None
     return dict(saved) if isinstance(saved, dict) else {"train": saved}

@@ -62,14 +62,18 @@ class MCPEnv(ToolEnv):
         super().__init__(max_turns=max_turns, **kwargs)
         words = command_words(command)
         if not words or not all(words):
-            raise InvalidArgument("command must be a program and its arguments, as one line or a list of texts")
+            raise InvalidArgument(
+                "command must be a program and its arguments, as one line or a list of texts", key="command"
+            )
         for name, seconds in (("start_timeout", start_timeout), ("call_timeout", call_timeout)):
             if not 0 < seconds <= 3600:
-                raise InvalidArgument(f"{name} must be above 0 and at most 3600 seconds, got {seconds!r}")
+                raise InvalidArgument(f"{name} must be above 0 and at most 3600 seconds, got {seconds!r}", key=name)
         names = environment.replace(",", " ").split() if isinstance(environment, str) else list(environment)
         unset = [name for name in names if not isinstance(name, str) or name not in os.environ]
         if unset:
-            raise InvalidArgument(f"environment: the variable {unset[0]!r:.80} is not set; export it, or leave it out")
+            raise InvalidArgument(
+                f"environment: the variable {unset[0]!r:.80} is not set", advice="export it, or leave it out"
+            )
         self.command = tuple(words)
         self.environment = tuple(names)
         self.start_timeout = start_timeout
@@ -87,7 +91,7 @@ class MCPEnv(ToolEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._tasks:
-            raise InvalidArgument(f"no split {split!r}; choose from {', '.join(SPLITS)}")
+            raise InvalidArgument(f"no split {split!r}", advice=f"choose from {', '.join(SPLITS)}")
         return self._tasks[split]
 
     def begin(self, task: Task) -> Outcome:
@@ -136,7 +140,7 @@ class MCPEnv(ToolEnv):
         if self._server is None:
             if self._num_starts == MAX_STARTS:
                 message = f"the server had to be started {MAX_STARTS} times in one episode"
-                raise ServerError(f"{message}; the last time, {self._last_error}")
+                raise ServerError(message, advice=f"the last time, {self._last_error}")
             self._server = ToolServer(self.command, self.start_timeout, self.environment)
             self._num_starts += 1
         return self._server

@@ -64,13 +64,15 @@ def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Tool
         row = _row(line, where)
         digest = hashlib.sha256(f"{row.question}\0{row.answer}".encode()).hexdigest()[:16]
         if digest in contents:
-            raise InvalidArgument(f"{where}: the same as line {contents[digest]}")
+            raise InvalidArgument(f"the same as line {contents[digest]}", where=where)
         contents[digest] = number
         if row.split and row.split not in SPLITS:
-            raise InvalidArgument(f"{where}: unknown split {row.split!r:.80}; choose from {', '.join(SPLITS)}")
+            raise InvalidArgument(
+                f"unknown split {row.split!r:.80}", where=where, advice=f"choose from {', '.join(SPLITS)}"
+            )
         name = row.id or digest
         if name in questions:
-            raise InvalidArgument(f"{where}: another row has the id {name!r}")
+            raise InvalidArgument(f"another row has the id {name!r}", where=where)
         tasks.append(Task(name, row.split or "", "question", digest))
         calls = tuple((call.name, call.arguments) for call in row.calls)
         questions[name] = ToolQuestion(row.question, str(row.answer), calls)
@@ -98,9 +100,9 @@ def _row(line: str, where: str) -> _Row:
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(map(str, problem["loc"]))
-        raise InvalidArgument(f"{where}: {sentence(f'key {key!r:.80}', in_words(problem['msg']))}") from None
+        raise InvalidArgument(f"{sentence(f'key {key!r:.80}', in_words(problem['msg']))}", where=where) from None
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{where}: not a JSON object ({first_line(error)})") from None
+        raise InvalidArgument(f"not a JSON object ({first_line(error)})", where=where) from None
 
 
 def _number(text: str) -> Decimal | None:

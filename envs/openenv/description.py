@@ -59,7 +59,7 @@ async def describe(url: str) -> ServerDescription:
         rows = await _ask(url, f"/{quote(name, safe='')}/splits")
         splits = tuple(_split_name(url, row) for row in rows) if isinstance(rows, list) else ()
     if len(set(splits)) != len(splits) or len(splits) > MAX_SPLITS:
-        raise ServerFailed(f"{url}: splits must be at most {MAX_SPLITS} different names")
+        raise ServerFailed(f"splits must be at most {MAX_SPLITS} different names", key="splits", where=url)
     if not isinstance(facts, dict):
         return ServerDescription(name, splits)
     tools = facts.get("tools", [])
@@ -82,12 +82,12 @@ async def list_tasks(url: str, name: str, split: str) -> TaskSet:
     answer = await _ask(url, f"/{quote(name, safe='')}/tasks", {"split": split})
     rows = answer.get("tasks") if isinstance(answer, dict) else None
     if not isinstance(rows, list) or len(rows) > MAX_TASKS:
-        raise ServerFailed(f"{url}: split {split!r:.80} must be a list of at most {MAX_TASKS:,} tasks")
+        raise ServerFailed(f"split {split!r:.80} must be a list of at most {MAX_TASKS:,} tasks", where=url)
     tasks = [_task(url, split, index, row) for index, row in enumerate(rows)]
     try:
         return TaskSet(split, tasks, advice=f"{url} lists no task of this split.")
     except InvalidArgument as error:
-        raise ServerFailed(f"{url}: {error}") from None
+        raise ServerFailed(error, where=url) from None
 
 
 def _task(url: str, split: str, index: int, row: object) -> Task:
@@ -115,7 +115,7 @@ def _task(url: str, split: str, index: int, row: object) -> Task:
 def _split_name(url: str, row: object) -> str:
     name = row.get("name") if isinstance(row, dict) else row
     if not isinstance(name, str) or not 0 < len(name) <= MAX_ID:
-        raise ServerFailed(f"{url}: a split must have a name, got {row!a:.80}")
+        raise ServerFailed(f"a split must have a name, got {row!a:.80}", where=url)
     return name
 
 
@@ -128,12 +128,12 @@ def _tool(url: str, row: object) -> Tool:
             _require(url, "a tool's parameters", fields.get("parameters"), dict),
         )
     except InvalidArgument as error:
-        raise ServerFailed(f"{url}: {error}") from None
+        raise ServerFailed(error, where=url) from None
 
 
 def _require(url: str, name: str, value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        raise ServerFailed(f"{url}: {name} must be of type {kind.__name__}, got {value!a:.40}")
+        raise ServerFailed(f"{name} must be of type {kind.__name__}, got {value!a:.40}", key=name, where=url)
     return value
 
 

@@ -105,7 +105,7 @@ class RemoteEnv(TextEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
-            raise InvalidArgument(f"no split {split!r:.80}; choose one of {', '.join(self.splits)}")
+            raise InvalidArgument(f"no split {split!r:.80}", advice=f"choose one of {', '.join(self.splits)}")
         with self._tasks_lock:  # sessions in many threads ask for them at once
             if split not in self._tasks:
                 self._tasks[split] = self._seed_tasks(split) if self._seeds else self._list(split)

@@ -240,7 +240,8 @@ class SessionPool(BasePool):
                 if now - since > self._env.reset_timeout:
                     raise ServerLost(
                         f"{', '.join(self._env.urls)}: no server took an episode for {self._env.reset_timeout:g} s "
-                        f"({self._last_error}); start one, or admit more sessions (gagpo openenv --sessions)"
+                        f"({self._last_error})",
+                        advice="start one, or admit more sessions (gagpo openenv --sessions)",
                     )
                 continue
             del self._waiting[number]

@@ -72,7 +72,7 @@ class Session:
         except RuntimeError as error:  # the client's form of an error message of the server
             if FULL in str(error):
                 raise ServerFull(f"{self.url} admits no further session") from None
-            raise ServerFailed(f"{self.url}: {first_line(error)}") from None
+            raise ServerFailed(f"{first_line(error)}", where=self.url) from None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ServerFailed(f"{self.url} sent a message that cannot be read: {first_line(error)}") from None
 
@@ -83,7 +83,11 @@ class Session:
         terminated = self._flag("done", result.done or False) and not truncated
         state, answer = facts.get("state"), facts.get("answer")
         if state is not None and not (isinstance(state, str) and len(state) <= MAX_STATE):
-            raise ServerFailed(f"{self.url}: state must be a text of at most {MAX_STATE} characters, got {state!a:.40}")
+            raise ServerFailed(
+                f"state must be a text of at most {MAX_STATE} characters, got {state!a:.40}",
+                key="state",
+                where=self.url,
+            )
         actions = result.observation.get("admissible_actions") if isinstance(result.observation, dict) else None
         are_texts = isinstance(actions, list) and all(isinstance(action, str) for action in actions)
         return Outcome(
@@ -104,14 +108,14 @@ class Session:
 
     def _flag(self, name: str, value: object) -> bool:
         if not isinstance(value, bool):
-            raise ServerFailed(f"{self.url}: {name} must be true or false, got {value!a:.40}")
+            raise ServerFailed(f"{name} must be true or false, got {value!a:.40}", key=name, where=self.url)
         return value
 
     def _reward(self, reward: object) -> float:
         if reward is None:
             return 0.0
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise ServerFailed(f"{self.url}: the reward must be a finite number, got {reward!a:.40}")
+            raise ServerFailed(f"the reward must be a finite number, got {reward!a:.40}", where=self.url)
         return float(reward)
 
 

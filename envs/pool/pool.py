@@ -80,9 +80,11 @@ class WorkerPool(BasePool):
         if workers < 0 or max_restarts < 0:
             raise InvalidArgument(f"workers and max_restarts must not be negative, got {workers} and {max_restarts}")
         if not (0 < step_timeout < math.inf and 0 < reset_timeout < math.inf):
-            raise InvalidArgument(f"deadlines must be positive seconds, got {step_timeout} and {reset_timeout}")
+            raise InvalidArgument(
+                f"deadlines must be positive seconds, got {step_timeout} and {reset_timeout}", key="deadlines"
+            )
         if memory_limit_mb is not None and memory_limit_mb < 1:
-            raise InvalidArgument(f"memory_limit_mb must be at least 1, got {memory_limit_mb}")
+            raise InvalidArgument(f"memory_limit_mb must be at least 1, got {memory_limit_mb}", key="memory_limit_mb")
         self._deadlines = {"step": step_timeout, "reset": reset_timeout, "start": max(reset_timeout, START_SECONDS)}
         self._num_failed_starts = 0  # in a row
         self._start_error = ""

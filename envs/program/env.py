@@ -74,14 +74,14 @@ class ProgramEnv(TextEnv):
             raise InvalidArgument("give either command='python my_agent.py' or agent='module:function'")
         for name, value in (("agent", agent), ("reward", reward)):
             if value and not (isinstance(value, str) and all(value.partition(":")[::2])):
-                raise InvalidArgument(f"{name} must be written module:function, got {value!r:.80}")
+                raise InvalidArgument(f"{name} must be written module:function, got {value!r:.80}", key=name)
         if words and words[0] == "python":
             words[0] = sys.executable
         if words and shutil.which(words[0]) is None:
             raise InvalidArgument(f"command: there is no program {words[0]!r:.80} here")
         for name, limit in (("tokens", tokens), ("timeout", timeout), ("memory", memory)):
             if limit is not None and not 0 < limit < 2**31:
-                raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}")
+                raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}", key=name)
         self.program = {"command": words, "agent": agent, "reward": reward}
         self.memory = memory
         self.tokens = tokens
@@ -114,7 +114,7 @@ class ProgramEnv(TextEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._tasks:
-            raise InvalidArgument(f"no split {split!r}; choose from {', '.join(SPLITS)}")
+            raise InvalidArgument(f"no split {split!r}", advice=f"choose from {', '.join(SPLITS)}")
         return self._tasks[split]
 
     def _hidden(self, names: str | Sequence[str]) -> list[str]:
@@ -123,7 +123,7 @@ class ProgramEnv(TextEnv):
         columns = sorted({column for row in self._rows.values() for column in row} - {"id", "split", "type"})
         for name in listed:
             if name not in columns:
-                raise InvalidArgument(f"hidden: no row has a column {name!r:.80}; {hint(str(name), columns)}")
+                raise InvalidArgument(f"hidden: no row has a column {name!r:.80}", advice=hint(str(name), columns))
         return listed
 
     def begin(self, task: Task) -> Outcome:

@@ -18,7 +18,9 @@ def require_no_program(source: Path, info: Mapping[str, object]) -> None:
     """
     if all(count in info for count in COUNTS):
         raise InvalidArgument(
-            f"{source} holds episodes of an agent program, which do not say which request continues which; imitate its "
-            "successes with algorithm=rejection_sampling, or write its conversations in a reward function, which gets "
-            "the transcript"
+            f"{source} holds episodes of an agent program, which do not say which request continues which",
+            advice=(
+                "imitate its successes with algorithm=rejection_sampling, or write its conversations in a reward "
+                "function, which gets the transcript"
+            ),
         )

@@ -72,11 +72,11 @@ def read_tasks(
             numbered = numbered or (not tasks and row.id is None)
             if row.id is None:
                 if not numbered:
-                    raise InvalidArgument(f"{where}: id is missing")
+                    raise InvalidArgument("id is missing", where=where)
                 row.id = f"{Path(path).stem}-{len(tasks) + 1:06d}"
                 content = {"id": row.id} | {name: value for name, value in content.items() if name != "id"}
             if row.id in rows:
-                raise InvalidArgument(f"{where}: another row has the id {row.id!r}")
+                raise InvalidArgument(f"another row has the id {row.id!r}", where=where)
             digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
             tasks.append(Task(row.id, row.split or "", row.type or "", digest))
             rows[row.id] = content
@@ -111,11 +111,11 @@ def _checked_row(where: str, text: str, split: str | None, columns: Mapping[str,
         return _TaskRow.model_validate(content), content
     except ValidationError as error:
         key, message, _ = problems(error)[0]
-        raise InvalidArgument(f"{where}: {sentence(names.get(key) or key or 'row', message)}") from None
+        raise InvalidArgument(f"{sentence(names.get(key) or key or 'row', message)}", where=where) from None
     except InvalidArgument as error:
-        raise InvalidArgument(f"{where}: {error}") from None
+        raise InvalidArgument(error, where=where) from None
     except (ValueError, RecursionError) as error:  # such as a number of more than 4,300 digits
-        raise InvalidArgument(f"{where}: cannot be read ({first_line(error)})") from None
+        raise InvalidArgument(f"cannot be read ({first_line(error)})", where=where) from None
 
 
 def _nonfinite(value: object) -> tuple[str, float] | None:
@@ -152,17 +152,17 @@ def _texts(path: Path) -> Iterator[tuple[str, str, str | None]]:
             try:
                 yield where, _json_of(row), None
             except (ValueError, RecursionError) as error:
-                raise InvalidArgument(f"{where}: {first_line(error, 600)}") from None
+                raise InvalidArgument(f"{first_line(error, 600)}", where=where) from None
     else:
         require_readable(path)
         for number, line in regular_file.read_lines(path):
             where = f"tasks {path}, line {number}"
             if len(line) > LARGEST_ROW:
-                raise InvalidArgument(f"{where}: {_TOO_LONG}")
+                raise InvalidArgument(f"{_TOO_LONG}", where=where)
             try:
                 yield where, line.decode(), None
             except UnicodeDecodeError as error:
-                raise InvalidArgument(f"{where}: cannot be read ({first_line(error)})") from None
+                raise InvalidArgument(f"cannot be read ({first_line(error)})", where=where) from None
 
 
 def _by_split(folder: Path) -> dict[str | None, list[Path]]:
@@ -184,7 +184,7 @@ def _json_of(row: object) -> str:
     if len(text) > LARGEST_ROW:
         raise InvalidArgument(_TOO_LONG)
     if re.search(r"\\ud[89a-f]", text) and not _is_encodable(row):
-        raise InvalidArgument("is not UTF-8, or contains a lone surrogate; save the file as UTF-8")
+        raise InvalidArgument("is not UTF-8, or contains a lone surrogate", advice="save the file as UTF-8")
     return text
 
 

@@ -78,7 +78,9 @@ class ReasoningGymEnv(TextEnv):
         **config: Any,
     ):
         if max_turns != 1:
-            raise InvalidArgument(f"max_turns must be 1: a problem of reasoning_gym is one turn (got {max_turns})")
+            raise InvalidArgument(
+                f"max_turns must be 1: a problem of reasoning_gym is one turn (got {max_turns})", key="max_turns"
+            )
         self._seeds = seed_ranges(tasks or SEEDS)
         self.splits = tuple(self._seeds)  # type: ignore[misc]
         super().__init__(split or self.splits[0], max_turns, expert, render_mode)
@@ -92,7 +94,7 @@ class ReasoningGymEnv(TextEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._seeds:
-            raise InvalidArgument(f"unknown split {split!r}; choose one of {', '.join(self.splits)}")
+            raise InvalidArgument(f"unknown split {split!r}", advice=f"choose one of {', '.join(self.splits)}")
         if not self._tasks:
             self._tasks = task_sets(self._problems, self._seeds)
         return self._tasks[split]
@@ -168,11 +170,11 @@ def checked_config(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
     from reasoning_gym.factory import DATASETS
 
     if family not in families():
-        raise InvalidArgument(f"unknown family {family!r} of reasoning_gym; {hint(family, families())}")
+        raise InvalidArgument(f"unknown family {family!r} of reasoning_gym", advice=hint(family, families()))
     fields = {field.name for field in dataclasses.fields(DATASETS[family][1])} - {"size"}
     for name in config:
         if name == "size":
             raise InvalidArgument(f"reasoning_gym:{family}: the number of problems is set by tasks, not by size")
         if name not in fields:
-            raise InvalidArgument(f"reasoning_gym:{family} has no argument {name!r}; {hint(name, sorted(fields))}")
+            raise InvalidArgument(f"reasoning_gym:{family} has no argument {name!r}", advice=hint(name, sorted(fields)))
     return dict(config)

@@ -77,12 +77,16 @@ class ProblemProcess:
         try:
             answer = self._child.ask(("problem", seed), GENERATION_SECONDS)
         except ChildLate:
-            raise GenerationFailed(f"{where} was not generated in {GENERATION_SECONDS:g} s; use other seeds") from None
+            raise GenerationFailed(
+                f"{where} was not generated in {GENERATION_SECONDS:g} s", advice="use other seeds"
+            ) from None
         except ChildEnded as error:
-            raise GenerationFailed(f"{where}: the process ended ({error.status}); use other seeds") from None
+            raise GenerationFailed(
+                f"the process ended ({error.status})", where=where, advice="use other seeds"
+            ) from None
         self._require_valid(answer)
         if answer[0] != "ok":
-            raise GenerationFailed(f"{where} cannot be generated: {answer[1:]}; use other seeds")
+            raise GenerationFailed(f"{where} cannot be generated: {answer[1:]}", advice="use other seeds")
         return GeneratedProblem(answer[1], answer[2])
 
     def score(self, seed: int, answer: str) -> tuple[float, Verdict]:

@@ -273,7 +273,7 @@ def _first_lines(process: subprocess.Popen[bytes], count: int) -> list[str]:
         chunk = os.read(descriptor, 4096)
         if not chunk:
             raise SimulatorFailed(
-                "ScienceWorld does not start: Java ended; does `java -version` work, and is it 8 or newer?"
+                "ScienceWorld does not start: Java ended", advice="does `java -version` work, and is it 8 or newer?"
             )
         content += chunk
     return content.decode("utf-8", "replace").splitlines()[:count]

@@ -64,9 +64,9 @@ def checked_tasks(names: Sequence[str] | str) -> tuple[str, ...]:
     selected = [names] if isinstance(names, str) else list(names)
     for name in selected:
         if name not in VARIATIONS:
-            raise InvalidArgument(f"unknown task type {name!r} of ScienceWorld; {hint(str(name), VARIATIONS)}")
+            raise InvalidArgument(f"unknown task type {name!r} of ScienceWorld", advice=hint(str(name), VARIATIONS))
     if not selected:
-        raise InvalidArgument("task_types must name at least one task of ScienceWorld, or be all")
+        raise InvalidArgument("task_types must name at least one task of ScienceWorld, or be all", key="task_types")
     return tuple(name for name in VARIATIONS if name in selected)
 
 
@@ -80,7 +80,7 @@ def checked_simplifications(names: Sequence[str] | str) -> str:
     selected = sorted({part.strip() for part in parts} - {""})
     for name in selected:
         if name not in (EASY, *SIMPLIFICATIONS):
-            raise InvalidArgument(f"unknown simplification {name!r}; {hint(name, (EASY, *SIMPLIFICATIONS))}")
+            raise InvalidArgument(f"unknown simplification {name!r}", advice=hint(name, (EASY, *SIMPLIFICATIONS)))
     return ",".join(selected)
 
 
@@ -92,7 +92,7 @@ def task_set(split: str, names: tuple[str, ...], simplifications: str) -> TaskSe
         InvalidArgument: an unknown split.
     """
     if split not in SPLITS:
-        raise InvalidArgument(f"unknown split {split!r}; choose one of {', '.join(SPLITS)}")
+        raise InvalidArgument(f"unknown split {split!r}", advice=f"choose one of {', '.join(SPLITS)}")
     number = SPLITS.index(split)
     tasks = []
     for name in names:

@@ -223,7 +223,7 @@ def open_file(path: str) -> OpenDatabase:
     reject_journal(Path(path))
     log = log_of(Path(path))
     if log is not None:
-        raise BadDatabase(f"{path}: {log.name} has changes that are not in the file; {advice(path)}")
+        raise BadDatabase(f"{log.name} has changes that are not in the file", where=path, advice=advice(path))
     address = f"{Path(path).resolve().as_uri()}?mode=ro&immutable=1"
     columns = "SELECT name, type FROM pragma_table_info(?) ORDER BY cid"
     try:
@@ -234,7 +234,7 @@ def open_file(path: str) -> OpenDatabase:
         names = [name for kind, name in schema_rows if kind == "table" and not name.lower().startswith("sqlite_")]
         tables = {name: connection.execute(columns, (name,)).fetchall() for name in names}
     except sqlite3.Error as error:
-        raise BadDatabase(f"{path}: not an SQLite database ({error})") from None
+        raise BadDatabase(f"not an SQLite database ({error})", where=path) from None
     return OpenDatabase(connection, tables, [name for kind, name in schema_rows if kind == "view"], MAX_STORED_LENGTH)
 
 
@@ -250,7 +250,7 @@ def reject_journal(path: Path) -> None:
     """
     journal = _journal(path, "-journal", (_JOURNAL_START,), len(_JOURNAL_START))
     if journal is not None:
-        raise BadDatabase(f"{path}: {journal.name} is of an interrupted write; {advice(path)}")
+        raise BadDatabase(f"{journal.name} is of an interrupted write", where=path, advice=advice(path))
 
 
 def _journal(path: Path, suffix: str, starts: tuple[bytes, ...], header: int) -> Path | None:

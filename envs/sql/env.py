@@ -40,10 +40,10 @@ def _question_types(types: Sequence[str] | str) -> tuple[str, ...]:
         return TYPES
     names = (types,) if isinstance(types, str) else tuple(types)
     if not names:
-        raise InvalidArgument(f"unknown type (); choose from {', '.join(TYPES)}")
+        raise InvalidArgument("unknown type ()", advice=f"choose from {', '.join(TYPES)}")
     unknown = sorted(set(names) - set(TYPES))
     if unknown:
-        raise InvalidArgument(f"unknown type {unknown[:1]}; choose from {', '.join(TYPES)}")
+        raise InvalidArgument(f"unknown type {unknown[:1]}", advice=f"choose from {', '.join(TYPES)}")
     return names
 
 
@@ -106,18 +106,20 @@ class SQLEnv(TextEnv):
             raise InvalidArgument(f"size and test_size must be >= 0 and rows >= 1, got {size}, {test_size} and {rows}")
         self.types = _question_types(types)
         if comparison not in get_args(Comparison):
-            raise InvalidArgument(f"unknown comparison {comparison!r}; choose from {', '.join(get_args(Comparison))}")
+            raise InvalidArgument(
+                f"unknown comparison {comparison!r}", advice=f"choose from {', '.join(get_args(Comparison))}"
+            )
         if on_bad_row not in ("refuse", "skip"):
-            raise InvalidArgument(f"on_bad_row must be 'refuse' or 'skip', got {on_bad_row!r}")
+            raise InvalidArgument(f"on_bad_row must be 'refuse' or 'skip', got {on_bad_row!r}", key="on_bad_row")
         if not 0 <= hidden <= NUMBERS:
-            raise InvalidArgument(f"hidden must be between 0 and {NUMBERS}, got {hidden}")
+            raise InvalidArgument(f"hidden must be between 0 and {NUMBERS}, got {hidden}", key="hidden")
         if tables not in ("listed", "invented"):
-            raise InvalidArgument(f"tables must be 'listed' or 'invented', got {tables!r}")
+            raise InvalidArgument(f"tables must be 'listed' or 'invented', got {tables!r}", key="tables")
         self.folder = _folder(data)
         self.has_own_data = self.folder is not None
         self.columns = checked_columns(columns, FIELDS)
         if self.columns and self.folder is None:
-            raise InvalidArgument("columns: generated questions have none; name a folder with data=FOLDER")
+            raise InvalidArgument("columns: generated questions have none", advice="name a folder with data=FOLDER")
         self.tables = tables
         self.size = size
         self.test_size = test_size
@@ -150,7 +152,7 @@ class SQLEnv(TextEnv):
 
     def _source(self, split: str) -> tuple[TaskSet, dict[str, Question]]:
         if split not in self.splits:
-            raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
+            raise InvalidArgument(f"no split {split!r}", advice=f"choose one of {', '.join(self.splits)}")
         if self.folder is not None:
             columns = tuple(sorted(self.columns.items()))
             return load_questions(self.folder, split, self.on_bad_row, self.hidden, columns)

@@ -63,12 +63,12 @@ def _check(place: str, question: Question, costs: _GoldCosts) -> Question | BadS
         try:
             cost = QUERIES.take(costs).cost(path, question.gold, GOLD)
         except BadDatabase as error:
-            return BadSource(f"{place}: {error}")
+            return BadSource(error, where=place)
         except QueryFailed as error:
             cost = str(error)
         costs.add(key, cost)
     if isinstance(cost, str):
-        return BadSource(f"{place}: the gold query fails: {cost}")
+        return BadSource(f"the gold query fails: {cost}", where=place)
     return replace(question, bounds=STORED.extended(cost))
 
 

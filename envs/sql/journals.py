@@ -37,7 +37,7 @@ def with_log(path: Path) -> Path:
         return path
     version = _version(path, log)
     if path.stat().st_size + log.stat().st_size > MAX_SIZE:
-        raise BadDatabase(f"{path}: too large to copy with {log.name}; {advice(path)}")
+        raise BadDatabase(f"too large to copy with {log.name}", where=path, advice=advice(path))
     digest = hashlib.sha256(repr((_FORMAT, os.path.abspath(path), version)).encode()).hexdigest()[:24]
     folder = data_folder() / "sql" / "snapshots" / digest
     if not folder.is_dir():
@@ -47,7 +47,7 @@ def with_log(path: Path) -> Path:
                 with durable.replacing_folder(folder) as unfinished:
                     _copy(path, log, unfinished / path.name)
                     if _version(path, log) != version:
-                        raise BadDatabase(f"{path}: another process is writing to it; {advice(path)}")
+                        raise BadDatabase("another process is writing to it", where=path, advice=advice(path))
     return folder / path.name
 
 
@@ -59,9 +59,9 @@ def _copy(path: Path, log: Path, copy: Path) -> None:
         with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
             (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()  # checkpoints, and removes the log
     except sqlite3.Error as error:
-        raise BadDatabase(f"{path}: {log.name} cannot be read ({error}); {advice(path)}") from None
+        raise BadDatabase(f"{log.name} cannot be read ({error})", where=path, advice=advice(path)) from None
     if mode != "delete":
-        raise BadDatabase(f"{path}: {log.name} cannot be applied; {advice(path)}")
+        raise BadDatabase(f"{log.name} cannot be applied", where=path, advice=advice(path))
 
 
 def _version(*paths: Path) -> list[tuple[int, int]]:

@@ -58,7 +58,7 @@ def read(source: Path, columns: tuple[tuple[str, str], ...] = ()) -> Mapping[str
     Raises: BadSource, if there are no questions or no databases.
     """
     if not source.exists():
-        raise BadSource(f"no folder {source}; name one with SQLite files and a table of questions")
+        raise BadSource(f"no folder {source}", advice="name one with SQLite files and a table of questions")
     folder = source if source.is_dir() else source.parent
     try:
         files = folder_splits(source) if source.is_dir() else {None: [source]}
@@ -119,7 +119,7 @@ def _read_files(
         try:
             yield place, _question(f"{count:06d}", row, columns, databases, folder)
         except (BadDatabase, ValueError) as error:
-            yield BadSource(f"{place}: {error}")
+            yield BadSource(error, where=place)
 
 
 def _question(
@@ -138,7 +138,7 @@ def _question(
     split_name = _text(row, "split", columns, required=False).strip().lower()
     split = "unseen" if split_name == "unseen" else SPLIT_WORDS.get(split_name, "")
     if split_name and not split:
-        raise InvalidArgument(f"unknown split {split_name!r:.80}; choose one of {', '.join(SPLITS)}")
+        raise InvalidArgument(f"unknown split {split_name!r:.80}", advice=f"choose one of {', '.join(SPLITS)}")
     return Question(name, split, kind, text, gold, (), "", str(with_log(path)), evidence)
 
 
@@ -150,14 +150,16 @@ def _text(row: Row, field: str, columns: Mapping[str, str], required: bool = Tru
         if not required and field not in columns:
             return ""
         advice = "" if field in columns else f"; name it with columns={{{field}: NAME}}"
-        raise InvalidArgument(f"no column {' or '.join(map(repr, names))}; {columns_text(row)}{advice}")
+        raise InvalidArgument(f"no column {' or '.join(map(repr, names))}", advice=f"{columns_text(row)}{advice}")
     value = row[column]
     if not required and (value is None or value == ""):
         return ""
     if not isinstance(value, str) or not value.strip():
         raise InvalidArgument(f"column {column!r} must be a text (got {value!r:.60})")
     if any("\ud800" <= character <= "\udfff" for character in value):
-        raise InvalidArgument(f"column {column!r} contains a lone surrogate or is not UTF-8; save the file as UTF-8")
+        raise InvalidArgument(
+            f"column {column!r} contains a lone surrogate or is not UTF-8", advice="save the file as UTF-8"
+        )
     return value.strip()
 
 
@@ -172,10 +174,12 @@ def _databases(folder: Path) -> dict[str, Path]:
     databases: dict[str, Path] = {}
     for path in sorted(_files_below(folder, MAX_DEPTH)):
         if path.stem in databases:
-            raise InvalidArgument(f"{folder}: two databases {path.stem!r}: {databases[path.stem]} and {path}")
+            raise InvalidArgument(f"two databases {path.stem!r}: {databases[path.stem]} and {path}", where=folder)
         databases[path.stem] = path
     if not databases:
-        raise InvalidArgument(f"{folder}: no database; put files that end in {', '.join(DATABASES)} into it")
+        raise InvalidArgument(
+            "no database", where=folder, advice=f"put files that end in {', '.join(DATABASES)} into it"
+        )
     return databases
 
 
@@ -199,5 +203,5 @@ def _database(row: Row, columns: Mapping[str, str], databases: Mapping[str, Path
     if stem not in databases:
         more = f" and {len(databases) - MAX_NAMED} more" if len(databases) > MAX_NAMED else ""
         choices = ", ".join(list(databases)[:MAX_NAMED]) + more
-        raise InvalidArgument(f"unknown database {name!r:.80}; choose one of {choices}")
+        raise InvalidArgument(f"unknown database {name!r:.80}", advice=f"choose one of {choices}")
     return databases[stem]

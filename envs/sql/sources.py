@@ -106,11 +106,11 @@ def _questions(
     try:
         records = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise BadSource(f"{path}: not JSON ({str(error)[:100]})") from None
+        raise BadSource(f"not JSON ({str(error)[:100]})", where=path) from None
     except OSError as error:
         raise BadSource(f"{path} cannot be read ({error.strerror})") from None
     if not isinstance(records, list):
-        raise BadSource(f"{path}: must hold a list of questions")
+        raise BadSource("must hold a list of questions", where=path)
     contents: set[tuple[object, ...]] = set()
     for number, record in enumerate(records):
         place = f"{path}, row {number}"
@@ -133,29 +133,29 @@ def _with_usual_keys(record: Any, columns: dict[str, str], place: str) -> Any:
     try:
         return renamed(record, {_KEYS.get(name, name): column for name, column in columns.items()})
     except InvalidArgument as error:
-        raise BadSource(f"{place}: {error}") from None
+        raise BadSource(error, where=place) from None
 
 
 def _question(record: Any, place: str, roots: list[Path], name: str, split: str) -> Question:
     if not isinstance(record, dict):
-        raise BadSource(f"{place}: not an object")
+        raise BadSource("not an object", where=place)
     text = _text(record, "question", place)
     folder = _text(record, "db_id", place)
     gold = _text(record, "query" if "query" in record else "SQL", place)
     if not _PLAIN.fullmatch(folder) or ".." in folder:
-        raise BadSource(f"{place}: db_id {folder[:80]!r} is not a folder name")
+        raise BadSource(f"db_id {folder[:80]!r} is not a folder name", where=place)
     files = [root / folder / f"{folder}.sqlite" for root in roots]
     database = next((file for file in files if file.is_file()), None)
     if database is None:
-        raise BadSource(f"{place}: there is no database {files[0]}")
+        raise BadSource(f"there is no database {files[0]}", where=place)
     try:
         database = with_log(database)
     except BadDatabase as error:
-        raise BadSource(f"{place}: {error}") from None
+        raise BadSource(error, where=place) from None
     for key in ("evidence", "difficulty", "hardness"):
         value = record.get(key)
         if isinstance(value, float) and not math.isfinite(value):
-            raise BadSource(f"{place}: key {key!r} must be a text (got {value})")
+            raise BadSource(f"key {key!r} must be a text (got {value})", where=place)
     evidence = _sound(str(record.get("evidence") or ""), "evidence", place)
     kind = _sound(str(record.get("difficulty") or record.get("hardness") or folder)[:100], "difficulty", place)
     return Question(name, split, kind, text, gold, (), "", str(database), evidence)
@@ -164,7 +164,7 @@ def _question(record: Any, place: str, roots: list[Path], name: str, split: str)
 def _text(record: dict[str, Any], key: str, place: str) -> str:
     value = record.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise BadSource(f"{place}: key {key!r} must be a text")
+        raise BadSource(f"key {key!r} must be a text", where=place)
     return _sound(value, key, place)
 
 
@@ -173,5 +173,5 @@ def _sound(value: str, key: str, place: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise BadSource(f"{place}: key {key!r} contains a lone surrogate") from None
+        raise BadSource(f"key {key!r} contains a lone surrogate", where=place) from None
     return value

@@ -101,7 +101,7 @@ def read_sample(path: str) -> Sample:
         try:
             return _read(connection, path)
         except sqlite3.Error as error:
-            raise BadDatabase(f"{path}: its tables cannot be read ({error})") from None
+            raise BadDatabase(f"its tables cannot be read ({error})", where=path) from None
 
 
 def _read(connection: sqlite3.Connection, path: str) -> Sample:
@@ -110,7 +110,9 @@ def _read(connection: sqlite3.Connection, path: str) -> Sample:
     ).fetchall()
     table_definitions = {name: sql for kind, name, sql in schema_rows if kind == "table" and _is_plain(name, sql)}
     if len(table_definitions) > MAX_TABLES:
-        raise BadDatabase(f"{path}: has {len(table_definitions)} tables; at most {MAX_TABLES} can be copied")
+        raise BadDatabase(
+            f"has {len(table_definitions)} tables", where=path, advice=f"at most {MAX_TABLES} can be copied"
+        )
     columns = {name: _columns(connection, name) for name in table_definitions}
     columns = {name: table_columns for name, table_columns in columns.items() if table_columns}
     bounds = _Bounds(len(columns))

@@ -133,12 +133,15 @@ class TerminalEnv(ToolEnv):
         _require_choice("words", words, ("listed", "invented"))
         _require_choice("backend", backend, BACKENDS)
         if not 0 < command_timeout <= 3600:
-            raise InvalidArgument(f"command_timeout must be above 0 and at most 3600 seconds (got {command_timeout})")
+            raise InvalidArgument(
+                f"command_timeout must be above 0 and at most 3600 seconds (got {command_timeout})",
+                key="command_timeout",
+            )
         for name, value, low in (("size", size, 0), ("test_size", test_size, 0), ("max_output", max_output, 100)):
             if value < low:
-                raise InvalidArgument(f"{name} must be at least {low} (got {value})")
+                raise InvalidArgument(f"{name} must be at least {low} (got {value})", key=name)
         if memory < 16:
-            raise InvalidArgument(f"memory must be at least 16 MiB (got {memory})")
+            raise InvalidArgument(f"memory must be at least 16 MiB (got {memory})", key="memory")
         self.levels = _levels(levels)
         self.families = families if isinstance(families, str) else tuple(families)
         self.folder = Path(tasks) if tasks is not None else None
@@ -315,14 +318,14 @@ class TerminalEnv(ToolEnv):
 
 def _require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise InvalidArgument(f"{name} must be one of {', '.join(choices)} (got {value!r:.80})")
+        raise InvalidArgument(f"{name} must be one of {', '.join(choices)} (got {value!r:.80})", key=name)
 
 
 def _levels(levels: Sequence[int] | int) -> tuple[int, ...]:
     chosen = (levels,) if isinstance(levels, int) else tuple(levels)
     highest = max(kind.levels for kind in FAMILIES.values())
     if not chosen or not all(isinstance(level, int) and 1 <= level <= highest for level in chosen):
-        raise InvalidArgument(f"levels must be numbers from 1 to {highest} (got {levels!r:.80})")
+        raise InvalidArgument(f"levels must be numbers from 1 to {highest} (got {levels!r:.80})", key="levels")
     return tuple(sorted(set(chosen)))
 
 

@@ -45,7 +45,7 @@ def families_of(names: Iterable[str] | str, split: str) -> list[TaskFamily]:
         chosen = list(FAMILIES)
     unknown = [name for name in chosen if name not in FAMILIES]
     if unknown:
-        raise InvalidArgument(f"unknown family {unknown[0]!r:.80}; {hint(str(unknown[0]), sorted(FAMILIES))}")
+        raise InvalidArgument(f"unknown family {unknown[0]!r:.80}", advice=hint(str(unknown[0]), sorted(FAMILIES)))
     if split == "unseen":
         # Families for training alone leave the split to be evaluated as it is.
         chosen = [name for name in chosen if name in HELD_OUT] or list(HELD_OUT)

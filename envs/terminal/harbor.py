@@ -149,7 +149,7 @@ def read_tasks(root: Path, has_image: bool = False) -> dict[str, TaskSet]:
     A hash of its name decides a task's split. Raises BadTaskFolder if there is none.
     """
     if not root.is_dir():
-        raise BadTaskFolder(f"{root} is no folder; tasks must be a folder of tasks in Harbor's format")
+        raise BadTaskFolder(f"{root} is no folder", advice="tasks must be a folder of tasks in Harbor's format")
     folders = [root] if (root / "task.toml").exists() else sorted(root.glob("*/task.toml"))
     paths = [path if path.is_dir() else path.parent for path in folders]
     if not paths:
@@ -174,7 +174,7 @@ def _text(path: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadTaskFolder(f"{path}: not UTF-8 at byte {error.start}") from None
+        raise BadTaskFolder(f"not UTF-8 at byte {error.start}", where=path) from None
 
 
 def _bytes(path: Path) -> bytes:
@@ -195,7 +195,7 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadTaskFolder(f"{path}: {' '.join(str(error).split())[:200]}") from None
+        raise BadTaskFolder(f"{' '.join(str(error).split())[:200]}", where=path) from None
 
 
 def folder_tree(root: Path) -> dict[str, Node]:
@@ -228,7 +228,7 @@ def environment_tree(root: Path) -> dict[str, Node]:
     content = folder_tree(root)
     for name in ("docker-compose.yaml", "docker-compose.yml"):
         if name in content:
-            raise BadTaskFolder(f"{root / name}: several containers are not supported; use the package harbor")
+            raise BadTaskFolder(f"{root / name}: several containers are not supported", advice="use the package harbor")
     if "Dockerfile" not in content:
         return content
     return _copied(root / "Dockerfile", {path: node for path, node in content.items() if path != "Dockerfile"})
@@ -251,8 +251,11 @@ def _copied(dockerfile: Path, context: Tree) -> dict[str, Node]:
         )
         if not is_known:
             raise BadTaskFolder(
-                f"{dockerfile}, line {number}: {line.strip()[:60]!r} needs an image; build it (docker build "
-                f"{dockerfile.parent}) and use -k backend=docker -k image=NAME, or backend=podman"
+                f"{dockerfile}, line {number}: {line.strip()[:60]!r} needs an image",
+                advice=(
+                    f"build it (docker build "
+                    f"{dockerfile.parent}) and use -k backend=docker -k image=NAME, or backend=podman"
+                ),
             )
         if instruction in ("COPY", "ADD"):
             tree |= _copy(parts[0], parts[1], context, f"{dockerfile}, line {number}")
@@ -263,13 +266,15 @@ def _copy(source: str, target: str, context: Tree, place: str) -> dict[str, Node
     """The nodes that ``COPY source target`` makes, by their path in the working folder."""
     destination = posixpath.normpath(posixpath.join(WORKING_FOLDER, target))
     if destination != WORKING_FOLDER and not destination.startswith(f"{WORKING_FOLDER}/"):
-        raise BadTaskFolder(f"{place}: only files below {WORKING_FOLDER} are supported; use backend=docker or podman")
+        raise BadTaskFolder(
+            f"only files below {WORKING_FOLDER} are supported", where=place, advice="use backend=docker or podman"
+        )
     below = destination.removeprefix(WORKING_FOLDER).strip("/")
     origin = posixpath.normpath(source).strip("/")
     if origin == ".":
         return {posixpath.join(below, path): node for path, node in context.items()}
     if origin not in context:
-        raise BadTaskFolder(f"{place}: {source} is missing")
+        raise BadTaskFolder(f"{source} is missing", where=place)
     if context[origin].kind != "d":
         into_folder = target.endswith("/") or target in (".", WORKING_FOLDER)
         return {posixpath.join(below, posixpath.basename(origin)) if into_folder else below: context[origin]}

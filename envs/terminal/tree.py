@@ -58,7 +58,9 @@ def to_wire(tree: Tree, below: str = "app") -> list[Wire]:
     complete: dict[str, Node] = {"": tree.get("", folder())}
     for path in tree:
         if path and (path.startswith("/") or posixpath.normpath(path) != path or path.split("/")[0] == ".."):
-            raise InvalidArgument(f"the path {path!r:.100} leads out of the tree; use a relative path without '..'")
+            raise InvalidArgument(
+                f"the path {path!r:.100} leads out of the tree", advice="use a relative path without '..'"
+            )
         parts = path.split("/")
         for depth in range(1, len(parts)):
             complete.setdefault("/".join(parts[:depth]), folder())

@@ -65,7 +65,7 @@ class StoreroomEnv(ToolEnv):
     def __init__(self, form: Form = "tools", max_turns: int = 8, **kwargs: Any):
         super().__init__(max_turns=max_turns, **kwargs)
         if form not in ("tools", "text"):
-            raise InvalidArgument(f"form must be 'tools' or 'text', got {form!r:.80}")
+            raise InvalidArgument(f"form must be 'tools' or 'text', got {form!r:.80}", key="form")
         self.form = form
         self.tools = TOOLS if form == "tools" else ()
         task = "Look it up, then answer."
@@ -78,7 +78,7 @@ class StoreroomEnv(ToolEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
-            raise InvalidArgument(f"no split {split!r}; choose one of {', '.join(self.splits)}")
+            raise InvalidArgument(f"no split {split!r}", advice=f"choose one of {', '.join(self.splits)}")
         return _tasks(split)
 
     def begin(self, task: Task) -> Outcome:

@@ -90,7 +90,7 @@ class Tool:
             place = ".".join(map(str, problem["loc"]))
             where = f"argument {quoted(place)} of {self.name}" if place else f"the arguments of {self.name}"
             remainder = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-            raise CallError(f"{where}: {problem['msg']}{remainder}") from None
+            raise CallError(f"{problem['msg']}{remainder}", where=where) from None
 
     def sample(self, rng: np.random.Generator) -> ToolCall:
         """A call with random arguments, most of which fit the schema."""
@@ -111,7 +111,7 @@ def find_tool(tools: Sequence[Tool], name: str) -> Tool:
     if name in by_name:
         return by_name[name]
     near = nearest(name[:64], list(by_name)) or list(by_name)[:5]
-    raise CallError(f"there is no tool {quoted(name)}; there is {', '.join(near) or 'none'}")
+    raise CallError(f"there is no tool {quoted(name)}", advice=f"there is {', '.join(near) or 'none'}")
 
 
 def _value(schema: object, rng: np.random.Generator, definitions: Mapping[str, Any], depth: int = 3) -> JsonValue:

@@ -52,7 +52,7 @@ def read_typed(line: str, tools: Sequence[Tool]) -> ToolCall:
     names = [name for name in properties if name not in texts]
     if len(in_order) > len(names):
         if not names or not _is_text(properties[names[-1]]):
-            raise CallError(f"too many arguments; type {usage(tool)}")
+            raise CallError("too many arguments", advice=f"type {usage(tool)}")
         in_order[len(names) - 1 :] = [" ".join(in_order[len(names) - 1 :])]
     texts.update(zip(names, in_order, strict=False))
     return ToolCall(tool.name, {name: _value(text, properties[name]) for name, text in texts.items()})

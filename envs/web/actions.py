@@ -107,8 +107,11 @@ def parse(action: str, element: str = "N") -> Command:
     if match := _NAMED.fullmatch(action):
         return pressed(match[2]) if match[1] == "press" else scrolled(match[2])
     raise CallError(
-        f"{quoted(action)} is not an action; write click[{element}], type[{element}] words, select[{element}], "
-        "press[KEY], scroll[down], scroll[up] or back"
+        f"{quoted(action)} is not an action",
+        advice=(
+            f"write click[{element}], type[{element}] words, select[{element}], "
+            "press[KEY], scroll[down], scroll[up] or back"
+        ),
     )
 
 
@@ -127,13 +130,13 @@ def pressed(key: str) -> Command:
     if len(key) == 1 and key.isascii() and key.isprintable() and key != " ":
         return Command("press", text=key)
     near = nearest(key, list(KEYS))
-    raise CallError(f"there is no key {quoted(key)}; {'nearest: ' + ', '.join(near) if near else 'such as Enter'}")
+    raise CallError(f"there is no key {quoted(key)}", advice=f"nearest: {', '.join(near)}" if near else "such as Enter")
 
 
 def scrolled(direction: str) -> Command:
     """The command to scroll; raises CallError for an unknown direction."""
     if direction not in ("up", "down"):
-        raise CallError(f"scroll[{direction}] is not an action; write scroll[down] or scroll[up]")
+        raise CallError(f"scroll[{direction}] is not an action", advice="write scroll[down] or scroll[up]")
     return Command("scroll", text=direction)
 
 

@@ -92,7 +92,7 @@ class Browser:
 
     def __init__(self, timeout: float = 20.0, grid: str | None = None, host: str = "127.0.0.1"):
         if not 1.0 <= timeout <= 600.0:
-            raise InvalidArgument(f"timeout must be between 1 and 600 seconds (got {timeout:g})")
+            raise InvalidArgument(f"timeout must be between 1 and 600 seconds (got {timeout:g})", key="timeout")
         self.timeout = timeout
         self.grid = grid
         self.host = host

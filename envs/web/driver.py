@@ -127,7 +127,7 @@ def check_grid(grid: str) -> str:
     except ValueError:
         valid = False
     if not valid:
-        raise InvalidArgument(f"grid must be an address such as http://HOST:4444 (got {grid!r:.80})")
+        raise InvalidArgument(f"grid must be an address such as http://HOST:4444 (got {grid!r:.80})", key="grid")
     return grid
 
 

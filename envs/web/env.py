@@ -87,13 +87,15 @@ class WebEnv(TextEnv):
         **options: Any,
     ):
         if observation not in OBSERVATIONS:
-            raise InvalidArgument(f"unknown observation {observation!r:.80}; choose {' or '.join(OBSERVATIONS)}")
+            raise InvalidArgument(
+                f"unknown observation {observation!r:.80}", advice=f"choose {' or '.join(OBSERVATIONS)}"
+            )
         if form not in FORMS:
-            raise InvalidArgument(f"unknown form {form!r:.80}; choose one of {', '.join(FORMS)}")
+            raise InvalidArgument(f"unknown form {form!r:.80}", advice=f"choose one of {', '.join(FORMS)}")
         if state not in STATES:
-            raise InvalidArgument(f"unknown state {state!r:.80}; choose {' or '.join(STATES)}")
+            raise InvalidArgument(f"unknown state {state!r:.80}", advice=f"choose {' or '.join(STATES)}")
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < LEAST_LIMIT:
-            raise InvalidArgument(f"limit must be at least {LEAST_LIMIT} characters (got {limit!r:.80})")
+            raise InvalidArgument(f"limit must be at least {LEAST_LIMIT} characters (got {limit!r:.80})", key="limit")
         drivers.require_selenium()
         if grid is None:
             drivers.find_programs()
@@ -119,7 +121,7 @@ class WebEnv(TextEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
-            raise InvalidArgument(f"WebEnv has no split {split!r}; choose one of {', '.join(self.splits)}")
+            raise InvalidArgument(f"WebEnv has no split {split!r}", advice=f"choose one of {', '.join(self.splits)}")
         if split not in self._tasks:
             self._tasks[split] = TaskSet(split, self.source.tasks(split))
         return self._tasks[split]

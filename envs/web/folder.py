@@ -201,7 +201,7 @@ class Folder:
 def _read(path: Path) -> list[WebTask]:
     rows = read_mapping(path, keys="tasks").get("tasks")
     if not isinstance(rows, list) or not rows:
-        raise InvalidArgument(f"{path}: tasks must be a list of tasks")
+        raise InvalidArgument("tasks must be a list of tasks", key="tasks", where=path)
     tasks: dict[str, WebTask] = {}
     for number, row in enumerate(rows, 1):
         task_id = row.get("id") if isinstance(row, dict) else None
@@ -215,9 +215,9 @@ def _read(path: Path) -> list[WebTask]:
         except ValidationError as error:
             raise InvalidArgument(explain(error, WebTask.model_fields, place)) from None
         except CallError as error:
-            raise InvalidArgument(f"{place}: expert: {error}") from None
+            raise InvalidArgument(f"expert: {error}", where=place) from None
         if task.id in tasks:
-            raise InvalidArgument(f"{place}: another task has this id")
+            raise InvalidArgument("another task has this id", where=place)
         tasks[task.id] = task
     return list(tasks.values())
 
@@ -227,7 +227,7 @@ def _digest(folder: Path) -> str:
     digest = hashlib.sha256()
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != TASKS_FILE)
     if len(paths) > MOST_FILES:
-        raise InvalidArgument(f"folder: {folder} has {len(paths)} files; at most {MOST_FILES} are served")
+        raise InvalidArgument(f"folder: {folder} has {len(paths)} files", advice=f"at most {MOST_FILES} are served")
     for path in paths:
         digest.update(f"{path.relative_to(folder)}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())

@@ -46,7 +46,7 @@ class ShopSite:
         catalogue_seed: int = 0,
     ):
         if goals not in KINDS:
-            raise InvalidArgument(f"unknown goals {goals!r:.80}; choose one of {', '.join(KINDS)}")
+            raise InvalidArgument(f"unknown goals {goals!r:.80}", advice=f"choose one of {', '.join(KINDS)}")
         self.goals = goals
         self.store = open_catalogue(data, products, catalogue_seed)
         self.shop = Shop(self.store)

@@ -84,12 +84,12 @@ def make_source(name: str, options: dict[str, Any]) -> WebSource:
         InvalidArgument: there is no such source, or it takes no such option, or one of another type.
     """
     if not isinstance(name, str):
-        raise InvalidArgument(f"source must be a name such as miniwob (got {name!r:.80})")
+        raise InvalidArgument(f"source must be a name such as miniwob (got {name!r:.80})", key="source")
     source_class = SOURCES.find(name)
     parameters = list(inspect.signature(source_class).parameters)
     for option in options:
         if option not in parameters:
-            raise InvalidArgument(f"source {name} takes no option {option!r:.80}; {hint(str(option), parameters)}")
+            raise InvalidArgument(f"source {name} takes no option {option!r:.80}", advice=hint(str(option), parameters))
     require_types(f"source {name}", source_class, options)
     try:
         return source_class(**options)

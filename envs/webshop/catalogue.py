@@ -116,15 +116,15 @@ def find_sources(data: Path) -> Sources:
     if data.is_dir():
         product_files = sorted(data.glob(f"{PRODUCTS}*.json"))
         if not product_files:
-            raise CatalogueError(f"{data}: has no {PRODUCTS}*.json; give the folder of the WebShop data files")
+            raise CatalogueError(f"{data}: has no {PRODUCTS}*.json", advice="give the folder of the WebShop data files")
         if len(product_files) > 1:
             names = ", ".join(path.name for path in product_files)
-            raise CatalogueError(f"{data}: has several product files ({names}); give the path of one of them")
+            raise CatalogueError(f"{data}: has several product files ({names})", advice="give the path of one of them")
         products = product_files[0]
     elif data.is_file():
         products = data
     else:
-        raise CatalogueError(f"{data}: no such file or folder; give the folder of the WebShop data files")
+        raise CatalogueError(f"{data}: no such file or folder", advice="give the folder of the WebShop data files")
     suffix = ""
     if products.stem.startswith(PRODUCTS):
         suffix = products.stem.removeprefix(PRODUCTS)
@@ -132,7 +132,7 @@ def find_sources(data: Path) -> Sources:
     if not attributes.is_file():
         attributes = products.with_name(f"{ATTRIBUTES}.json")
     if not attributes.is_file():
-        raise CatalogueError(f"{attributes}: missing; put it next to {products.name}")
+        raise CatalogueError(f"{attributes}: missing", advice=f"put it next to {products.name}")
     humans = products.with_name(f"{HUMANS}.json")
     return Sources(products, attributes, humans if humans.is_file() else None)
 
@@ -152,7 +152,7 @@ def read_annotations(path: Path) -> dict[str, Annotation]:
         # Without attributes, the published environment uses a dummy.
         place = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, dict):
-            raise CatalogueError(f"{place}: expected an object with 'attributes', found {_kind(value)}")
+            raise CatalogueError(f"expected an object with 'attributes', found {_kind(value)}", where=place)
         attributes = _strings(value.get("attributes"), place, "attributes") or NO_ATTRIBUTES
         text = _text(value.get("instruction"), place, "instruction")
         instruction_attributes = _strings(value.get("instruction_attributes"), place, "instruction_attributes")
@@ -168,11 +168,11 @@ def read_humans(path: Path) -> dict[str, tuple[Instruction, ...]]:
     for row, asin, value in iterate_object(path, "human instructions by asin"):
         place = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, list):
-            raise CatalogueError(f"{place}: expected a list of instructions, found {_kind(value)}")
+            raise CatalogueError(f"expected a list of instructions, found {_kind(value)}", where=place)
         instructions = []
         for entry in value:
             if not isinstance(entry, dict) or "instruction" not in entry:
-                raise CatalogueError(f"{place}: an instruction must be an object with the key 'instruction'")
+                raise CatalogueError("an instruction must be an object with the key 'instruction'", where=place)
             text = _text(entry["instruction"], place, "instruction")
             instruction_attributes = _strings(entry.get("instruction_attributes"), place, "instruction_attributes")
             options = _goal_options(entry.get("instruction_options"), place)
@@ -194,13 +194,13 @@ def read_products(path: Path, annotations: dict[str, Annotation], counts: Counte
     for row, value in iterate_list(path, "a list of products"):
         place = f"{path}, row {row}"
         if not isinstance(value, dict):
-            raise CatalogueError(f"{place}: a product must be an object, found {_kind(value)}")
+            raise CatalogueError(f"a product must be an object, found {_kind(value)}", where=place)
         asin = value.get("asin")
         if _is_nan(asin) or (isinstance(asin, str) and asin.strip().lower() == "nan"):
             counts["nameless"] += 1
             continue
         if not isinstance(asin, str) or not clean(asin):
-            raise CatalogueError(f"{place}: a product needs an 'asin' (text of 1 to {MAX_ASIN_LENGTH} characters)")
+            raise CatalogueError(f"a product needs an 'asin' (text of 1 to {MAX_ASIN_LENGTH} characters)", where=place)
         asin = regular_asin(asin)
         if len(asin) > MAX_ASIN_LENGTH:
             counts["long_asin"] += 1
@@ -241,22 +241,24 @@ def parse_prices(pricing: object, place: str) -> tuple[float, ...]:
     if pricing is None or pricing == "" or _is_nan(pricing):
         return ()
     if not isinstance(pricing, str):
-        raise CatalogueError(f"{place}: 'pricing' must be text like '$10.00' or null, found {_kind(pricing)}")
+        raise CatalogueError(f"'pricing' must be text like '$10.00' or null, found {_kind(pricing)}", where=place)
     quoted_pricing = clean(pricing, 60)
     if _NEGATIVE.search(pricing):
-        raise CatalogueError(f"{place}: negative price {quoted_pricing!r}")
+        raise CatalogueError(f"negative price {quoted_pricing!r}", where=place)
     prices = []
     for part in pricing.split("$")[1:3]:
         try:
             prices.append(float(Decimal(_NOT_NUMERIC.sub("", part))))
         except InvalidOperation:
             raise CatalogueError(
-                f"{place}: bad 'pricing' {quoted_pricing!r}; write '$10.00' or '$10.00 - $20.00'"
+                f"bad 'pricing' {quoted_pricing!r}", where=place, advice="write '$10.00' or '$10.00 - $20.00'"
             ) from None
     if not prices:
-        raise CatalogueError(f"{place}: 'pricing' {quoted_pricing!r} has no dollar sign; write '$10.00' or null")
+        raise CatalogueError(
+            f"'pricing' {quoted_pricing!r} has no dollar sign", where=place, advice="write '$10.00' or null"
+        )
     if max(prices) > MAX_PRICE:
-        raise CatalogueError(f"{place}: price {quoted_pricing!r} is above {MAX_PRICE:.0f} dollars")
+        raise CatalogueError(f"price {quoted_pricing!r} is above {MAX_PRICE:.0f} dollars", where=place)
     return tuple(prices)
 
 
@@ -264,18 +266,18 @@ def _options(value: object, place: str) -> dict[str, tuple[str, ...]]:
     if not value or _is_nan(value):
         return {}
     if not isinstance(value, dict):
-        raise CatalogueError(f"{place}: 'customization_options' must be an object or null, found {_kind(value)}")
+        raise CatalogueError(f"'customization_options' must be an object or null, found {_kind(value)}", where=place)
     options: dict[str, tuple[str, ...]] = {}
     for name, contents in value.items():
         if contents is None:  # an option without values
             continue
         option = f"{place}: option {clean(name, 40)!r}"
         if not isinstance(contents, list):
-            raise CatalogueError(f"{option} must be a list of values or null, found {_kind(contents)}")
+            raise CatalogueError(f"{option} must be a list of values or null, found {_kind(contents)}", key=option)
         values = []
         for content in contents:
             if not isinstance(content, dict) or not isinstance(content.get("value"), str):
-                raise CatalogueError(f"{option} must contain objects with a text 'value'")
+                raise CatalogueError(f"{option} must contain objects with a text 'value'", key=option)
             values.append(published_value(content["value"]))
         options[without_surrogates(name).lower()] = tuple(values)
     return options
@@ -302,7 +304,7 @@ def _goal_options(value: object, place: str) -> tuple[tuple[str, str], ...]:
     if isinstance(value, dict):
         return tuple((clean(name).lower(), clean(str(option_value)).lower()) for name, option_value in value.items())
     if not isinstance(value, list):
-        raise CatalogueError(f"{place}: 'instruction_options' must be a list or an object, found {_kind(value)}")
+        raise CatalogueError(f"'instruction_options' must be a list or an object, found {_kind(value)}", where=place)
     options = []
     for entry in value:
         name: object = ""
@@ -310,7 +312,7 @@ def _goal_options(value: object, place: str) -> tuple[tuple[str, str], ...]:
         if isinstance(entry, list) and len(entry) == 2:
             name, option_value = entry
         if not isinstance(name, str) or not isinstance(option_value, str):
-            raise CatalogueError(f"{place}: 'instruction_options' must contain texts or [name, value] pairs")
+            raise CatalogueError("'instruction_options' must contain texts or [name, value] pairs", where=place)
         options.append((clean(name, MAX_OPTION_LENGTH).lower(), clean(option_value, MAX_OPTION_LENGTH).lower()))
     return tuple(options)
 
@@ -328,7 +330,7 @@ def _text(value: object, place: str, key: str) -> str:
     if isinstance(value, list) and not any(isinstance(entry, list) for entry in value):
         value = " ".join(_text(entry, place, key) for entry in value)
     if not isinstance(value, str):
-        raise CatalogueError(f"{place}: {key!r} must be text, found {_kind(value)}")
+        raise CatalogueError(f"{key!r} must be text, found {_kind(value)}", where=place)
     return without_surrogates(value)
 
 
@@ -336,7 +338,7 @@ def _strings(value: object, place: str, key: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        raise CatalogueError(f"{place}: {key!r} must be a list of texts, found {_kind(value)}")
+        raise CatalogueError(f"{key!r} must be a list of texts, found {_kind(value)}", where=place)
     return tuple(without_surrogates(entry) for entry in value if entry)
 
 

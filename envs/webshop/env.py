@@ -105,13 +105,13 @@ class WebShopEnv(TextEnv):
     ):
         super().__init__(split=split, max_turns=max_turns, expert=expert, render_mode=render_mode)
         if observation not in MODES:
-            raise InvalidArgument(f"unknown observation {observation!r}; choose one of {', '.join(MODES)}")
+            raise InvalidArgument(f"unknown observation {observation!r}", advice=f"choose one of {', '.join(MODES)}")
         if goals not in KINDS:
-            raise InvalidArgument(f"unknown goals {goals!r}; choose one of {', '.join(KINDS)}")
+            raise InvalidArgument(f"unknown goals {goals!r}", advice=f"choose one of {', '.join(KINDS)}")
         if exact and results_per_page != 10:
             raise InvalidArgument(f"exact=True requires results_per_page=10, got {results_per_page}")
         if expert_mode not in ("oracle", "browsing"):
-            raise InvalidArgument(f"expert_mode must be 'oracle' or 'browsing', got {expert_mode!r}")
+            raise InvalidArgument(f"expert_mode must be 'oracle' or 'browsing', got {expert_mode!r}", key="expert_mode")
         self.mode = observation
         self.goals = goals
         self.store = open_catalogue(data, products, catalogue_seed, exact)
@@ -132,7 +132,9 @@ class WebShopEnv(TextEnv):
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
-            raise InvalidArgument(f"WebShopEnv has no split {split!r}; choose one of {', '.join(self.splits)}")
+            raise InvalidArgument(
+                f"WebShopEnv has no split {split!r}", advice=f"choose one of {', '.join(self.splits)}"
+            )
         return self.store.tasks(self.goals, split)
 
     def begin(self, task: Task) -> Outcome:

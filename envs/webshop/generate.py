@@ -191,7 +191,9 @@ def generated_folder(root: Path, products: int = 1_000, seed: int = 0) -> Path:
     products: number of usable products, 10 to 100,000.
     """
     if not MIN_PRODUCTS <= products <= MAX_PRODUCTS:
-        raise InvalidArgument(f"products must be between {MIN_PRODUCTS} and {MAX_PRODUCTS}, got {products}")
+        raise InvalidArgument(
+            f"products must be between {MIN_PRODUCTS} and {MAX_PRODUCTS}, got {products}", key="products"
+        )
     folder = root / f"generated-{products}-{seed}-v{VERSION}"
     return build_once(folder, lambda unfinished: write_catalogue(unfinished, products, seed))
 

@@ -151,7 +151,9 @@ class Shop:
 
     def __init__(self, store: Store, results_per_page: int = 10, exact: bool = False):
         if results_per_page < 1:
-            raise InvalidArgument(f"results_per_page must be at least 1, got {results_per_page}")
+            raise InvalidArgument(
+                f"results_per_page must be at least 1, got {results_per_page}", key="results_per_page"
+            )
         self.store = store
         self.results_per_page = results_per_page
         self.exact = exact

@@ -68,14 +68,18 @@ class _RowReader:
         try:
             self._file = path.open("rb")
         except OSError as error:
-            raise CatalogueError(f"{path}: cannot be read ({error.strerror}); expected {expected}") from None
+            raise CatalogueError(
+                f"cannot be read ({error.strerror})", where=path, advice=f"expected {expected}"
+            ) from None
 
     def open(self, bracket: str) -> None:
         first = self.peek()
         if first != bracket:
             content = _SHAPES.get(first, "something else") if first else "nothing"
             raise CatalogueError(
-                f"{self.path}: expected {self.expected} ({_SHAPES[bracket]}), found {content}; were two files mixed up?"
+                f"expected {self.expected} ({_SHAPES[bracket]}), found {content}",
+                where=self.path,
+                advice="were two files mixed up?",
             )
         self.position += 1
 
@@ -85,14 +89,16 @@ class _RowReader:
         if character == bracket:
             self.position += 1
             if self.peek():
-                raise CatalogueError(f"{self.path}: text after the closing {bracket!r}; the file is damaged")
+                raise CatalogueError(
+                    f"text after the closing {bracket!r}", where=self.path, advice="the file is damaged"
+                )
             self._file.close()
             return True
         if not character:
-            raise CatalogueError(f"{self.path}: ends after row {self.row}; the file is truncated")
+            raise CatalogueError(f"ends after row {self.row}", where=self.path, advice="the file is truncated")
         if not first:
             if character != ",":
-                raise CatalogueError(f"{self.path}: broken JSON after row {self.row}, expected a comma")
+                raise CatalogueError(f"broken JSON after row {self.row}, expected a comma", where=self.path)
             self.position += 1
         return False
 
@@ -138,7 +144,7 @@ class _RowReader:
         except UnicodeDecodeError as error:
             byte = self._bytes + error.start
             raise CatalogueError(
-                f"{self.path}, after row {self.row}: not UTF-8 (near byte {byte}); save the file as UTF-8"
+                f"{self.path}, after row {self.row}: not UTF-8 (near byte {byte})", advice="save the file as UTF-8"
             ) from None
         self._bytes += len(data)
         self.buffer = self.buffer[self.position :] + text

@@ -65,9 +65,6 @@ _FIELDS = tuple(Product.__dataclass_fields__)
 class UnknownProduct(GagpoError, KeyError):
     """An asin that is not in the catalogue."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class Store:
     """A built catalogue, opened read-only. Opening is cheap, and processes share its memory.
@@ -116,7 +113,7 @@ class Store:
         key = asin.encode("utf-8", "replace")
         place = int(np.searchsorted(self._asins, key))
         if place == len(self) or self._asins[place] != key:
-            raise UnknownProduct(f"{self.folder}: the catalogue has no product {asin[:40]!r}")
+            raise UnknownProduct(f"the catalogue has no product {asin[:40]!r}", where=self.folder)
         return int(self._order[place])
 
     def price(self, number: int) -> float:
@@ -129,7 +126,7 @@ class Store:
         self.tasks(kind, "test")  # loads the numbers of this kind
         number = self._goal_numbers[kind].get(task)
         if number is None:
-            raise UnknownTask(f"{self.folder}: there is no goal {task[:40]!r}")
+            raise UnknownTask(f"there is no goal {task[:40]!r}", where=self.folder)
         try:
             values = json.loads(self._goals[kind][number])
             values["attributes"] = tuple(values["attributes"])
@@ -289,7 +286,9 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
         raise CatalogueError(f"{sources.products}: has no usable product (left out: {dict(counts) or 'none'})")
     for path, rows in ((sources.attributes, annotations), (sources.humans, humans)):
         if rows and not rows.keys() & set(asins):
-            raise CatalogueError(f"{path}: names no product of {sources.products.name}; were two data sets mixed up?")
+            raise CatalogueError(
+                f"names no product of {sources.products.name}", where=path, advice="were two data sets mixed up?"
+            )
     index.save(folder / "index")
     _write_asins(folder, asins)
     np.save(folder / "prices.npy", np.array(prices, np.float64))
@@ -403,7 +402,9 @@ def _unusable(folder: Path, place: str, error: Exception) -> CatalogueError:
         reason = str(error)
     if isinstance(error, KeyError):
         reason = f"lacks {reason}"
-    return CatalogueError(f"{folder}: not a usable store ({place}{reason}); delete the folder to rebuild it")
+    return CatalogueError(
+        f"not a usable store ({place}{reason})", where=folder, advice="delete the folder to rebuild it"
+    )
 
 
 def _mapped(path: Path) -> np.ndarray:

@@ -56,8 +56,8 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
         LOG.warning("%s", problem)
     if not any(files for _, files, _ in contents):
         raise BadResult(
-            f"{paths[0]} holds no episodes to look at (no episodes/*.jsonl); train with "
-            "training.save_episodes_every=1, or wait for its first evaluation"
+            f"{paths[0]} holds no episodes to look at (no episodes/*.jsonl)",
+            advice=("train with training.save_episodes_every=1, or wait for its first evaluation"),
         )
     with durable.replacing_folder(output.resolve(), flushed=False) as part:
         data = part / "data"
@@ -123,10 +123,10 @@ def require_replaceable(folder: Path) -> None:
         if (folder / MARKER).is_file() or not any(folder.iterdir()):
             return
         raise BadResult(
-            f"{folder} is not empty and was not written by the viewer (no {MARKER}); choose another with --out"
+            f"{folder} is not empty and was not written by the viewer (no {MARKER})", advice="choose another with --out"
         )
     if folder.exists() or folder.is_symlink():
-        raise BadResult(f"{folder} is not a folder; choose another with --out")
+        raise BadResult(f"{folder} is not a folder", advice="choose another with --out")
 
 
 # The parts of a file --------------------------------------------------------------------------------------------------

@@ -44,13 +44,15 @@ def runs_in(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     problems: list[str] = []
     for folder in paths:
         if not folder.exists():
-            raise BadResult(f"{folder}: no such run folder or file")
+            raise BadResult("no such run folder or file", where=folder)
         if folder.is_file() or is_run(folder):
             readable.append(folder)
             continue
         inside = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and is_run(path))
         if not inside:
-            raise BadResult(f"{folder}: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)")
+            raise BadResult(
+                "neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)", where=folder
+            )
         for path in inside:
             try:
                 load_run(path)

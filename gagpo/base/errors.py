@@ -11,12 +11,40 @@ import traceback
 
 
 class GagpoError(Exception):
-    """An error that a user can fix.
+    """An error that a user can fix, told in parts: ``str`` joins them to one line, ``WHERE: PROBLEM; ADVICE``.
 
+    A program that reacts to an error, and a test, ask for the parts; the wording may change from version to version.
+
+    problem: what is wrong, with the offending value; or another such error, whose other parts are taken over.
+    key: the setting, argument or column that is wrong, which the problem names too; None if it is none of these.
+    where: the file, folder, row or address that is wrong; None if the problem names it, or if there is none.
+    advice: what to type or to change; None if the problem says all.
     reported: another process has printed it already.
     """
 
     reported = False
+    key: str | None
+    advice: str | None
+
+    def __init__(
+        self, problem: object = "", *, key: str | None = None, where: object = None, advice: str | None = None
+    ):
+        if isinstance(problem, GagpoError):  # found again further out, where the file or the row is known
+            key, advice = key or problem.key, advice or problem.advice
+            problem = problem.placed
+        super().__init__(problem)  # args hold the problem alone; pickling keeps the other parts as attributes
+        self.problem = str(problem)
+        self.key = key
+        self.where = None if where is None else str(where)
+        self.advice = advice
+
+    @property
+    def placed(self) -> str:
+        """The problem with where it is, without the advice."""
+        return self.problem if self.where is None else f"{self.where}: {self.problem}"
+
+    def __str__(self) -> str:
+        return f"{self.placed}; {self.advice}" if self.advice else self.placed
 
 
 class InvalidArgument(GagpoError, ValueError):

@@ -108,7 +108,7 @@ class Registry(Generic[Registered]):
             return name
         if reason := renamed.replacement(self.new_names, name, self.kind):
             raise InvalidArgument(reason)
-        raise InvalidArgument(f"there is no {self.kind} {name!r}; {hint(name, places)}, or module:Name")
+        raise InvalidArgument(f"there is no {self.kind} {name!r}", advice=f"{hint(name, places)}, or module:Name")
 
     def find(self, name: str) -> Registered:
         """The object called ``name``, imported if necessary.
@@ -178,7 +178,7 @@ class OptionsRegistry(Registry[type[OptionsType]]):
         value = by_name(value)
         if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
             names = hint("", list(self.places()))
-            raise InvalidArgument(f"a {self.kind} is a name, or options with a name among them; {names}")
+            raise InvalidArgument(f"a {self.kind} is a name, or options with a name among them", advice=names)
         options_type = self.find(value["name"])
         try:
             return options_type.model_validate(dict(value))

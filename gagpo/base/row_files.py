@@ -75,7 +75,7 @@ def file_rows(path: Path, expected: str = "'problem' and 'answer'") -> Iterator[
         _require_utf8(path)
         yield from readers.get(suffix_of(path), _json_rows)(path)
     except OSError as error:
-        raise BadRow(f"{path}: cannot be read ({error.strerror or single_line(error)})") from None
+        raise BadRow(f"cannot be read ({error.strerror or single_line(error)})", where=path) from None
 
 
 def suffix_of(path: Path) -> str:
@@ -86,7 +86,11 @@ def suffix_of(path: Path) -> str:
 def require_readable(path: Path) -> None:
     """Raise BadRow for a file that exists and is of a type that is not read, such as ``rows.jsonl.gz``."""
     if suffix_of(path) in _PACKED and path.is_file():
-        raise BadRow(f"{path}: files of type {path.suffix} are not read; unpack or save it as {', '.join(SUFFIXES)}")
+        raise BadRow(
+            f"files of type {path.suffix} are not read",
+            where=path,
+            advice=f"unpack or save it as {', '.join(SUFFIXES)}",
+        )
 
 
 def single_line(error: BaseException, max_length: int = 300) -> str:
@@ -98,7 +102,7 @@ def _require_utf8(path: Path) -> None:
     """Raise BadRow for UTF-16, which spreadsheet programs write as "Unicode text"."""
     with open_bytes(path) as file:
         if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            raise BadRow(f"{path}: the file is UTF-16; save it as UTF-8")
+            raise BadRow("the file is UTF-16", where=path, advice="save it as UTF-8")
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
@@ -110,13 +114,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
         try:
             names = [name.strip() for name in rows.fieldnames or ()]
         except csv.Error as error:
-            raise BadRow(f"{path}: the header is not CSV ({error})") from None
+            raise BadRow(f"the header is not CSV ({error})", where=path) from None
         if not record.has_closed_quotes(delimiter):
-            raise BadRow(f"{path}: the header is not CSV (a quote is not closed); {_CLOSE_QUOTES}")
+            raise BadRow("the header is not CSV (a quote is not closed)", where=path, advice=_CLOSE_QUOTES)
         counts = Counter(names)  # a file may have any number of columns
         repeated = next((name for name in names if counts[name] > 1 and name), None)
         if repeated is not None:
-            raise BadRow(f"{path}: the column {repeated[:80]!r} occurs twice in the header; rename one")
+            raise BadRow(f"the column {repeated[:80]!r} occurs twice in the header", where=path, advice="rename one")
         for number in itertools.count(1):
             record.clear()
             reason = "a quote is not closed"
@@ -133,7 +137,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
             if row is None or not record.has_closed_quotes(delimiter):
                 # Where the following rows begin is unknown, so the file as a whole cannot be read.
                 place = f"in the row that begins in line {rows.reader.line_num - len(record.lines()) + 1}"
-                raise BadRow(f"{path}, row {number}: {reason} {place}; {_CLOSE_QUOTES}")
+                raise BadRow(f"{path}, row {number}: {reason} {place}", advice=_CLOSE_QUOTES)
             surplus = row.pop(None, None) or ()
             if any(cell.strip() for cell in surplus):
                 count = len(names) + len(surplus)
@@ -206,7 +210,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, object]]:
             try:
                 rows = json.load(file)
             except (ValueError, RecursionError) as error:  # ValueError also for a number of more than 4,300 digits
-                raise BadRow(f"{path}: not a JSON array ({single_line(error)})") from None
+                raise BadRow(f"not a JSON array ({single_line(error)})", where=path) from None
             yield from enumerate(rows, 1)
             return
         file.seek(0)
@@ -239,7 +243,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
         # Damaged files raise errors of many classes.
         except (pyarrow.lib.ArrowException, OSError, ValueError, OverflowError, MemoryError, KeyError) as error:
             place = f" after row {number}" if number else ""
-            raise BadRow(f"{path}: not a Parquet file{place} ({single_line(error)})") from None
+            raise BadRow(f"not a Parquet file{place} ({single_line(error)})", where=path) from None
         for row in rows:
             number += 1
             yield number, row
@@ -259,10 +263,10 @@ def checked_columns(columns: object, fields: Sequence[str] = ()) -> dict[str, st
     if columns is None:
         return {}
     if not isinstance(columns, Mapping):
-        raise InvalidArgument(f"columns must be a mapping such as {example} (got {columns!r:.80})")
+        raise InvalidArgument(f"columns must be a mapping such as {example} (got {columns!r:.80})", key="columns")
     for name, column in columns.items():
         if fields and name not in fields:
-            raise InvalidArgument(f"columns: unknown field {name!r:.80}; choose one of {', '.join(fields)}")
+            raise InvalidArgument(f"columns: unknown field {name!r:.80}", advice=f"choose one of {', '.join(fields)}")
         if not isinstance(name, str) or not isinstance(column, str) or not column:
             raise InvalidArgument(f"columns.{name!s:.80} must be the name of a column (got {column!r:.80})")
     return dict(columns)
@@ -292,7 +296,7 @@ def renamed(row: Row, columns: Mapping[str, str]) -> Row:
     places = {name: find_column(row, (column,)) for name, column in columns.items()}
     for name, place in places.items():
         if place is None:
-            raise InvalidArgument(f"no column {columns[name]!r:.80}; {columns_text(row)}")
+            raise InvalidArgument(f"no column {columns[name]!r:.80}", advice=columns_text(row))
     return {
         **{name: value for name, value in row.items() if name not in {*places.values(), *places}},
         **{name: row[place] for name, place in places.items() if place is not None},
@@ -343,7 +347,7 @@ def folder_splits(folder: Path, config: str | None = None, argument: str = "") -
     """
     files = sorted(_tables_below(folder, MAX_DEPTH))
     if not files:
-        raise DataMissing(f"no data in {folder}; write a file that ends in {', '.join(SUFFIXES)} into it")
+        raise DataMissing(f"no data in {folder}", advice=f"write a file that ends in {', '.join(SUFFIXES)} into it")
     split_of = {path: _split_of(path, folder) for path in files}
     if any(split_of.values()):
         files = [path for path in files if split_of[path]]
@@ -353,7 +357,7 @@ def folder_splits(folder: Path, config: str | None = None, argument: str = "") -
         files = [path for path in files if config_of[path] == config]
     if not files or (config is None and len(configs) > 1 and _has_several(config_of, split_of)):
         wrong = "has several configurations" if config is None else f"has no configuration {config!r}"
-        raise InvalidArgument(f"{folder} {wrong}; {_choice_of_configs(folder, config_of, argument)}")
+        raise InvalidArgument(f"{folder} {wrong}", advice=_choice_of_configs(folder, config_of, argument))
     splits: dict[str | None, list[Path]] = {}
     for path in files:
         splits.setdefault(split_of[path], []).append(path)
@@ -365,7 +369,7 @@ def _tables_below(folder: Path, depth: int) -> Iterator[Path]:
     try:
         entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
     except OSError as error:
-        raise BadRow(f"{folder}: cannot be read ({error.strerror or single_line(error)})") from None
+        raise BadRow(f"cannot be read ({error.strerror or single_line(error)})", where=folder) from None
     for path in entries:
         if path.is_dir() and depth:
             yield from _tables_below(path, depth - 1)

@@ -131,7 +131,9 @@ def serve(
     try:
         from gagpo.interop.model_server import ModelServer
     except ImportError as error:
-        raise MissingPackage(f"gagpo serve needs starlette and uvicorn ({error}); install the extra gateway") from None
+        raise MissingPackage(
+            f"gagpo serve needs starlette and uvicorn ({error})", advice="install the extra gateway"
+        ) from None
     with _chat_model(options) as chat_model:
         server = ModelServer(chat_model, host, port, api_key)
         say(f"serving {chat_model.name} at {server.address}/v1")

@@ -77,7 +77,7 @@ def openenv(
     except ImportError as error:
         from gagpo.base.errors import MissingPackage
 
-        raise MissingPackage(f"gagpo openenv needs OpenEnv ({error}); install the extra openenv") from None
+        raise MissingPackage(f"gagpo openenv needs OpenEnv ({error})", advice="install the extra openenv") from None
     run(env, values(kwargs), host=host, port=port, workers=workers, max_sessions=sessions, admissible=admissible)
 
 

@@ -141,7 +141,7 @@ def _require_writable(path: Path) -> None:
     from gagpo.base.errors import InvalidArgument
 
     if path.is_dir():
-        raise InvalidArgument(f"{path} is a folder; name a file in it")
+        raise InvalidArgument(f"{path} is a folder", advice="name a file in it")
     path.parent.mkdir(parents=True, exist_ok=True)
     probe = path.with_name(f".{path.name}.probe")
     probe.write_text("")

@@ -41,7 +41,9 @@ def values(pairs: list[str] | None) -> dict[str, object]:
         try:
             arguments[name] = parse_yaml(text)
         except NotYaml as error:
-            raise InvalidArgument(f"argument {pair!r:.80}: the value is not YAML ({error}); quote it") from None
+            raise InvalidArgument(
+                f"argument {pair!r:.80}: the value is not YAML ({error})", advice="quote it"
+            ) from None
     return arguments
 
 

@@ -59,7 +59,7 @@ def prompts(
         )
     elif action is PromptAction.SHOW:
         if name not in available:
-            raise InvalidArgument(f"there is no shipped prompt {name!r:.80}; {hint(name, available)}")
+            raise InvalidArgument(f"there is no shipped prompt {name!r:.80}", advice=hint(name, available))
         print(available[name].read_text(encoding="utf-8"), end="")
     else:
         records = _preview(name, overrides or [], turns, env, answer)

@@ -128,7 +128,7 @@ def _alone(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise SettingsError(f"another process runs the sweep in {folder}; wait for it, or stop it") from None
+        raise SettingsError(f"another process runs the sweep in {folder}", advice="wait for it, or stop it") from None
     try:
         yield
     finally:

@@ -58,7 +58,7 @@ class TrainRequest(Options):
         if self.resume is not None and (swept or self.dry_run):
             feature = "--dry-run" if self.dry_run else "several values for an override"
             raise SettingsError(
-                f"--resume continues one run and takes no {feature}; a sweep is resumed by its own command"
+                f"--resume continues one run and takes no {feature}", advice="a sweep is resumed by its own command"
             )
         if self.jobs is not None and not swept:
             raise SettingsError("--jobs is for a sweep: list several values in an override, such as seed=1,2,3")
@@ -232,8 +232,8 @@ def sft(
     if (folder / "config.json").exists() and not overwrite:
         if difference := recipe_difference(settings):
             raise SettingsError(
-                f"{settings.model} was made with other settings ({difference}); replace it with --overwrite, or choose "
-                "another folder with model=..."
+                f"{settings.model} was made with other settings ({difference})",
+                advice=("replace it with --overwrite, or choose another folder with model=..."),
             )
         say(f"{settings.model} exists; replace it with --overwrite")
     else:

@@ -42,13 +42,15 @@ class Apmpo(Options):
     @model_validator(mode="after")
     def _possible(self) -> Apmpo:
         if self.high < self.low:
-            raise InvalidArgument(f"high must be at least low, {self.low:g} (got {self.high:g})")
+            raise InvalidArgument(f"high must be at least low, {self.low:g} (got {self.high:g})", key="high")
         if self.exponent == self.radius == "fixed":
             raise InvalidArgument("exponent and radius are both fixed, so nothing adapts: set controllers.apmpo=null")
         if self.symmetric and self.radius == "fixed":
             raise InvalidArgument("symmetric requires an adaptive radius: set radius=tanh, mean or deviation")
         if self.symmetric and self.high > 1:
-            raise InvalidArgument(f"high must be at most 1 with symmetric=true, a ratio of 0 (got {self.high:g})")
+            raise InvalidArgument(
+                f"high must be at most 1 with symmetric=true, a ratio of 0 (got {self.high:g})", key="high"
+            )
         return self
 
 

@@ -116,8 +116,8 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
         if env_advantage.shape != (expected,):
             unit = "response token" if by_token else "turn"
             raise InvalidArgument(
-                f"credit {settings.name} returned advantages of shape {env_advantage.shape}; "
-                f"return one per {unit}: ({expected},)"
+                f"credit {settings.name} returned advantages of shape {env_advantage.shape}",
+                advice=f"return one per {unit}: ({expected},)",
             )
         advantage[mask] = env_advantage
     credit = Credit(advantage, turns.tokens_N, settings.level, target, {}, value_K)
@@ -139,7 +139,8 @@ def _checked_values(value_K: np.ndarray | None, tokens: int) -> np.ndarray:
     value_K = np.asarray(value_K, np.float64)
     if value_K.shape != (tokens,) or not np.isfinite(value_K).all():
         raise BadTurns(
-            f"the critic's values must be finite, one per response token, shape ({tokens},); got shape {value_K.shape}"
+            f"the critic's values must be finite, one per response token, shape ({tokens},)",
+            advice=f"got shape {value_K.shape}",
         )
     return value_K
 

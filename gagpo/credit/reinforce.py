@@ -72,5 +72,5 @@ def response_tokens(turns: Turns) -> np.ndarray:
     """``tokens_N``; raises :class:`BadTurns` where a turn has no token to pay its reward at or to read a value at."""
     empty = np.flatnonzero(turns.tokens_N == 0)
     if empty.size:
-        raise BadTurns(f"this credit requires a response token in each turn; turn {empty[0]} has none")
+        raise BadTurns("this credit requires a response token in each turn", advice=f"turn {empty[0]} has none")
     return turns.tokens_N

@@ -51,7 +51,8 @@ class WeightedSum(CreditSettings):
                 raise InvalidArgument(f"credits: {credit.name} {reason}")
         if self.weights is not None and len(self.weights) != len(self.credits):
             raise InvalidArgument(
-                f"weights must have one number for each of the {len(self.credits)} credits (got {len(self.weights)})"
+                f"weights must have one number for each of the {len(self.credits)} credits (got {len(self.weights)})",
+                key="weights",
             )
         keyed = [
             credit.model_copy(update={"state_key": self.state_key}) if hasattr(credit, "state_key") else credit

@@ -29,7 +29,7 @@ def turns_from_episodes(
     """
     penalty_E = [penalty] * len(episodes) if isinstance(penalty, int | float) else penalty
     if min(penalty_E, default=0.0) < 0:
-        raise BadTurns(f"penalty must be at least 0, got {min(penalty_E)}")
+        raise BadTurns(f"penalty must be at least 0, got {min(penalty_E)}", key="penalty")
     for number, episode in enumerate(episodes):
         if episode.outcome == "failed":
             raise BadTurns(f"episode {number} (task {episode.task!r}) failed in its environment: leave it out")

@@ -34,8 +34,8 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
         raise BadTurns(f"the mask must have one row per episode, got shape {mask_BL.shape}")
     if response_BL.shape != mask_BL.shape or reward.shape not in (mask_BL.shape, mask_BL.shape[:1]):
         raise BadTurns(
-            f"response, mask and reward do not fit: {response_BL.shape}, {mask_BL.shape} and {reward.shape}; "
-            "reward has one entry per episode or per token"
+            f"response, mask and reward do not fit: {response_BL.shape}, {mask_BL.shape} and {reward.shape}",
+            advice="reward has one entry per episode or per token",
         )
     unsampled_rows = np.flatnonzero(~mask_BL.any(axis=1))
     if unsampled_rows.size:

@@ -39,7 +39,7 @@ def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, n
         BadTurns: ``key="state"`` and a turn has no state.
     """
     if key not in get_args(StateKey):
-        raise BadTurns(f"unknown key {key!r}; choose auto, state, observation or history")
+        raise BadTurns(f"unknown key {key!r}", advice="choose auto, state, observation or history")
     if key == "state":
         _require_states(episodes)
     stateless_envs = {episode.environment for episode in episodes if any(turn.state is None for turn in episode.turns)}

@@ -111,7 +111,7 @@ class Turns:
         """
         for name in columns:
             if name not in COLUMNS:
-                raise BadTurns(f"there is no column {name!r}; {hint(name, COLUMNS)}")
+                raise BadTurns(f"there is no column {name!r}", advice=hint(name, COLUMNS))
         values = {"reward_N": reward_N, "episode_N": episode_N, "group_E": group_E, **columns}
         lengths: dict[Axis, int] = {"turn": _length(reward_N, "reward_N"), "episode": _length(group_E, "group_E")}
         if lengths["turn"] == 0:
@@ -126,7 +126,9 @@ class Turns:
             negative = np.flatnonzero(getattr(turns, name) < 0)
             if negative.size:
                 turn = negative[0]
-                raise BadTurns(f"{name} must not be negative; turn {turn} has {getattr(turns, name)[turn]}")
+                raise BadTurns(
+                    f"{name} must not be negative", key=name, advice=f"turn {turn} has {getattr(turns, name)[turn]}"
+                )
         _require_episodes_in_order(turns.episode_N, turns.num_episodes)
         return turns
 
@@ -263,13 +265,13 @@ def _converted(name: str, column: Column, value: Any, length: int) -> np.ndarray
         return None if column.optional else np.full(length, column.default, column.dtype)
     array = as_array(value)
     if array.ndim != 1 or len(array) != length:
-        raise BadTurns(f"{name} must have {length} entries in one dimension, got shape {array.shape}")
+        raise BadTurns(f"{name} must have {length} entries in one dimension, got shape {array.shape}", key=name)
     if np.issubdtype(column.dtype, np.integer) and not np.issubdtype(array.dtype, np.integer):
         raise BadTurns(f"{name} holds integers, got {array.dtype}")
     array = array.astype(column.dtype)
     if column.dtype is np.float64 and not np.isfinite(array).all():
         place = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise BadTurns(f"{name} must be finite; {column.axis} {place} has {array[place]}")
+        raise BadTurns(f"{name} must be finite", key=name, advice=f"{column.axis} {place} has {array[place]}")
     return array
 
 
@@ -280,8 +282,9 @@ def _require_episodes_in_order(episode_N: np.ndarray, episodes: int) -> None:
     if outside.any() or (steps < 0).any():
         turn = int(np.flatnonzero(outside)[0] if outside.any() else np.flatnonzero(steps < 0)[0] + 1)
         raise BadTurns(
-            f"episode_N must run from 0 to {episodes - 1} (group_E has {episodes} entries) and not decrease; see "
-            f"turn {turn}: put episodes one after the other, turns in order"
+            f"episode_N must run from 0 to {episodes - 1} (group_E has {episodes} entries) and not decrease",
+            key="episode_N",
+            advice=(f"see turn {turn}: put episodes one after the other, turns in order"),
         )
     present = np.bincount(episode_N, minlength=episodes) > 0
     if not present.all():
@@ -292,7 +295,7 @@ def _length(column: Any, name: str) -> int:
     try:
         return len(column)
     except TypeError:
-        raise BadTurns(f"{name} must be a list or an array, got {type(column).__name__}") from None
+        raise BadTurns(f"{name} must be a list or an array, got {type(column).__name__}", key=name) from None
 
 
 def as_array(values: Any) -> np.ndarray:

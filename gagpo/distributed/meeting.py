@@ -55,4 +55,4 @@ def not_found(why: object) -> RankLost:
     """
     reason = " ".join(str(why).split())[:200]
     advice = "on several machines set GLOO_SOCKET_IFNAME to the network interface between them"
-    return RankLost(f"the {os.environ[WORLD_SIZE]} ranks did not find each other: {reason}; {advice}")
+    return RankLost(f"the {os.environ[WORLD_SIZE]} ranks did not find each other: {reason}", advice=advice)

@@ -141,7 +141,7 @@ def read(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
             raise StateError(f"{folder} has no tensor {name!r}")
         size = on_disk[name].size
         if size != tensor.shape:
-            raise StateError(f"{folder}: tensor {name!r} has shape {tuple(size)}, not {tuple(tensor.shape)}")
+            raise StateError(f"tensor {name!r} has shape {tuple(size)}, not {tuple(tensor.shape)}", where=folder)
     try:
         load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), **_among(ranks))
     except (Exception, CheckpointException) as error:  # torch raises whatever the damaged bytes lead to

@@ -93,7 +93,7 @@ def rows(
     with opened(env_id, kwargs) as env:
         tasks = env.tasks(split).require()
     if count is not None and count < 1:
-        raise InvalidArgument(f"count must be at least 1, got {count}")
+        raise InvalidArgument(f"count must be at least 1, got {count}", key="count")
     index_of_task = {task: i for i, task in enumerate(tasks.ids)}
     selected = choose_tasks(tasks, count)
     seeds = {task.id: derive_seed(seed, split, task.id) % 2**31 for task in selected}

@@ -66,12 +66,12 @@ def open_repository(name: str, private: bool = False) -> Repository:
         raise InvalidArgument(f"--push must be OWNER/NAME (got {name!r:.80})")
     endpoint = constants.ENDPOINT
     if constants.HF_HUB_OFFLINE:
-        raise PushError("cannot push: offline mode is set; unset HF_HUB_OFFLINE")
+        raise PushError("cannot push: offline mode is set", advice="unset HF_HUB_OFFLINE")
     if not reachable(endpoint):
-        raise PushError(f"cannot push: no answer from {endpoint}; check the network, or set HF_ENDPOINT")
+        raise PushError(f"cannot push: no answer from {endpoint}", advice="check the network, or set HF_ENDPOINT")
     token = get_token()
     if not token:
-        raise PushError("cannot push: there is no token; run `hf auth login`, or set HF_TOKEN")
+        raise PushError("cannot push: there is no token", advice="run `hf auth login`, or set HF_TOKEN")
     repository = Repository(name, endpoint, token)
     with _failures(repository):
         HfApi(endpoint=endpoint, token=token).create_repo(name, private=private or None, exist_ok=True)

@@ -121,8 +121,8 @@ class Learner:
         offload = self.settings.training.offload
         if offload and mesh is None:
             raise SettingsError(
-                "training.offload needs processes=2 or more (got 1): set training.offload=false; lora or "
-                "training.gradient_checkpointing save memory on one GPU"
+                "training.offload needs processes=2 or more (got 1): set training.offload=false",
+                advice=("lora or training.gradient_checkpointing save memory on one GPU"),
             )
         critic_head = self.critic.head if self.critic else None
         shard(self.model, mesh, self.settings.training.dtype, critic_head, offload)

@@ -57,7 +57,7 @@ def require_trainable(settings: RunSettings) -> None:
         adapters.require_peft()
         if adapters.is_adapter(Path(settings.model)):
             raise SettingsError(
-                f"model {settings.model} is an adapter already; merge it first: gagpo export RUN FOLDER"
+                f"model {settings.model} is an adapter already", advice="merge it first: gagpo export RUN FOLDER"
             )
 
 

@@ -68,7 +68,7 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
     from peft import LoraConfig, inject_adapter_in_model
 
     if is_adapted(model):
-        raise AdapterError("the model has an adapter already; merge it first")
+        raise AdapterError("the model has an adapter already", advice="merge it first")
     layers = _target_layers(model, targets)
     transposed = any(isinstance(model.get_submodule(name), Conv1D) for name in layers)
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers, fan_in_fan_out=transposed)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], se
                 inject_adapter_in_model(config, model, _NAME)
         except (ValueError, NotImplementedError) as error:
             raise AdapterError(
-                f"{type(model).__name__} takes no adapter: {first_line(error)}; leave lora out"
+                f"{type(model).__name__} takes no adapter: {first_line(error)}", advice="leave lora out"
             ) from None
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_of_adapter(name))
@@ -176,8 +176,8 @@ def _target_layers(model: Any, targets: str | Sequence[str]) -> list[str]:
     for target in targets or [""]:
         if not any(_matches(name, target) for name in linear):
             raise AdapterError(
-                f"lora.targets: {type(model).__name__} has no linear layer {target!r} to adapt; "
-                f"choose {ALL_LINEAR} or some of {', '.join(endings) or 'none'}"
+                f"lora.targets: {type(model).__name__} has no linear layer {target!r} to adapt",
+                advice=f"choose {ALL_LINEAR} or some of {', '.join(endings) or 'none'}",
             )
     return [name for name in linear if any(_matches(name, target) for target in targets)]
 
@@ -353,13 +353,13 @@ def load(model: torch.nn.Module, folder: Path, base: Base | None = None) -> None
     different = sorted(parameters.keys() ^ tensors.keys())
     if different:
         fault = "missing" if different[0] in parameters else "not of this model"
-        raise AdapterError(f"{path}: tensor {different[0]!r} is {fault}")
+        raise AdapterError(f"tensor {different[0]!r} is {fault}", where=path)
     for name, parameter in parameters.items():
         if tensors[name].shape != parameter.shape:
             shape = tuple(parameter.shape)
-            raise AdapterError(f"{path}: tensor {name!r} has shape {tuple(tensors[name].shape)}, not {shape}")
+            raise AdapterError(f"tensor {name!r} has shape {tuple(tensors[name].shape)}, not {shape}", where=path)
         if not bool(torch.isfinite(tensors[name]).all()):
-            raise AdapterError(f"{path}: tensor {name!r} is not finite")
+            raise AdapterError(f"tensor {name!r} is not finite", where=path)
         parameter.copy_(tensors[name])
 
 
@@ -376,7 +376,7 @@ def base_of(folder: Path) -> tuple[str, str | None]:
         raise AdapterError(f"{folder / CONFIG} does not name its base model (base_model_name_or_path)")
     if is_adapter(Path(name)):
         raise AdapterError(
-            f"the base of {folder} is an adapter itself ({name}); merge that first: gagpo export RUN FOLDER"
+            f"the base of {folder} is an adapter itself ({name})", advice="merge that first: gagpo export RUN FOLDER"
         )
     return name, revision
 
@@ -398,14 +398,14 @@ def config_of(folder: Path) -> PlainLora:
     unsupported += [key for key in _EMPTY if config.get(key)]
     if config.get("peft_type") != "LORA" or unsupported:
         key = unsupported[0] if unsupported else "peft_type"
-        raise AdapterError(f"{path} is not a plain LoRA adapter ({key}); merge it with peft")
+        raise AdapterError(f"{path} is not a plain LoRA adapter ({key})", advice="merge it with peft")
     rank = config.get("r")
     alpha = config.get("lora_alpha")
     targets = config.get("target_modules")
     is_list_of_names = isinstance(targets, list) and all(isinstance(target, str) for target in targets)
     has_targets = isinstance(targets, str) or is_list_of_names
     if not isinstance(rank, int) or not 1 <= rank <= 2**16 or not isinstance(alpha, int | float) or not has_targets:
-        raise AdapterError(f"{path}: r, lora_alpha or target_modules has a value that peft does not write")
+        raise AdapterError("r, lora_alpha or target_modules has a value that peft does not write", where=path)
     return PlainLora(rank, alpha, targets, bool(config.get("fan_in_fan_out")))  # type: ignore[arg-type]
 
 

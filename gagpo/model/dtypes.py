@@ -21,7 +21,7 @@ def require_known(name: str) -> None:
             "float16 overflows in training and sampling: use bfloat16, or float32 if the device lacks it"
         )
     if name not in NAMES:
-        raise InvalidArgument(f"unknown precision {name!r}; choose {' or '.join(NAMES)}")
+        raise InvalidArgument(f"unknown precision {name!r}", advice=f"choose {' or '.join(NAMES)}")
 
 
 def dtype_of(name: str) -> Any:

@@ -29,13 +29,15 @@ def factors_of(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
     expected = {_tensor_name(layer, side) for layer in layers for side in "AB"}
     different = sorted(expected ^ tensors.keys())
     if different or not layers:
-        raise AdapterError(f"{path}: tensor {different[0] if different else 'lora_A'!r} is missing or not LoRA's")
+        raise AdapterError(f"tensor {different[0] if different else 'lora_A'!r} is missing or not LoRA's", where=path)
     for name, tensor in tensors.items():
         rank_axis = 0 if ".lora_A." in name else 1
         if tensor.dim() != 2 or tensor.shape[rank_axis] != rank:
-            raise AdapterError(f"{path}: tensor {name!r} has shape {tuple(tensor.shape)}, its config has rank {rank}")
+            raise AdapterError(
+                f"tensor {name!r} has shape {tuple(tensor.shape)}, its config has rank {rank}", where=path
+            )
         if not bool(torch.isfinite(tensor).all()):
-            raise AdapterError(f"{path}: tensor {name!r} is not finite")
+            raise AdapterError(f"tensor {name!r} is not finite", where=path)
     return {layer: (tensors[_tensor_name(layer, "A")], tensors[_tensor_name(layer, "B")]) for layer in layers}
 
 

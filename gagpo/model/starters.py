@@ -81,12 +81,12 @@ def find(model: str) -> Starter:
     name = model.removeprefix(PREFIX)
     if name not in names():
         choices = ", ".join(PREFIX + starter for starter in names()) or "none"
-        raise InvalidArgument(f"there is no starter {name!r}; choose one of {choices}")
+        raise InvalidArgument(f"there is no starter {name!r}", advice=f"choose one of {choices}")
     starter = read(root() / name)
     try:
         manifest.compare(starter.folder, starter.manifest["files"])
     except manifest.ManifestError as error:
-        raise InvalidArgument(f"{error}; install the package again") from None
+        raise InvalidArgument(error, advice="install the package again") from None
     return starter
 
 
@@ -102,7 +102,7 @@ def read(folder: Path) -> Starter:
         if not isinstance(manifest_values.get("base"), str | None):
             raise ValueError("base is not a name")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidArgument(f"{path} cannot be read ({error}); install the package again") from None
+        raise InvalidArgument(f"{path} cannot be read ({error})", advice="install the package again") from None
     return Starter(folder.name, folder, manifest_values)
 
 

@@ -81,7 +81,9 @@ class Layout:
         tokens = len(self.turn_K)
         for name, tensor in tensors.items():
             if tensor is not None and tensor.shape != (tokens,):
-                raise InvalidArgument(f"{name} must have shape ({tokens},) as the layout has, got {_shape(tensor)}")
+                raise InvalidArgument(
+                    f"{name} must have shape ({tokens},) as the layout has, got {_shape(tensor)}", key=name
+                )
 
     def segments(self, level: str) -> tuple[Tensor, Tensor]:
         """Segment of each token and tokens per segment: turns for ``action``, rows for ``sequence``."""

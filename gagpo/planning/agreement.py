@@ -18,7 +18,9 @@ def require_trainable(settings: RunSettings) -> None:
         if ":" in settings.device:
             raise SettingsError(f"device={settings.device} names one GPU for {ranks} processes: set device=cuda")
     if settings.lora is not None and adapters.is_adapter(Path(settings.model)):
-        raise SettingsError(f"model {settings.model} is an adapter already; merge it first: gagpo export RUN FOLDER")
+        raise SettingsError(
+            f"model {settings.model} is an adapter already", advice="merge it first: gagpo export RUN FOLDER"
+        )
 
 
 def require_room_for_prompts(settings: RunSettings, shape: Shape) -> None:

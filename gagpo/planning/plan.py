@@ -166,14 +166,16 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
 
     model = pretrained.base_of(model_or_base(settings))  # whose config an adapter has
     if pretrained.is_missing(model):
-        raise ModelError(f"{model} is not downloaded, and a plan downloads nothing; run `gagpo models get {model}`")
+        raise ModelError(
+            f"{model} is not downloaded, and a plan downloads nothing", advice=f"run `gagpo models get {model}`"
+        )
     name = pretrained.folder_of(model)
     folder = Path(name)
     if not folder.exists() and settings.sft is not None and settings.sft.base_model is None:
         shape = shape_for(settings.sft.model)
         return config(shape, shape.vocabulary)
     if folder.is_dir() and not (folder / "config.json").exists():
-        raise ModelError(f"model folder {name} has no config.json; is it a Hugging Face model folder?")
+        raise ModelError(f"model folder {name} has no config.json", advice="is it a Hugging Face model folder?")
     try:
         revision = settings.revision or "main"
         model_config: PreTrainedConfig = AutoConfig.from_pretrained(
@@ -187,8 +189,8 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
         if folder.exists() or name.startswith(os.sep):
             raise ModelError(f"the config of {name} cannot be read: {first_line(error)}") from None
         raise ModelError(
-            f"the config of {name!r} is neither a folder nor cached, and a plan downloads nothing; run "
-            f"`hf download {name} config.json`, or name a model folder"
+            f"the config of {name!r} is neither a folder nor cached, and a plan downloads nothing",
+            advice=(f"run `hf download {name} config.json`, or name a model folder"),
         ) from None
 
 

@@ -52,5 +52,5 @@ GPUS = {
 def rates_of(gpu: str) -> Rates:
     """The rates of a GPU by its name. Raises: InvalidArgument, naming the known ones."""
     if gpu not in GPUS:
-        raise InvalidArgument(f"unknown GPU {gpu!r:.40}; {hint(gpu, GPUS)}")
+        raise InvalidArgument(f"unknown GPU {gpu!r:.40}", advice=hint(gpu, GPUS))
     return GPUS[gpu]

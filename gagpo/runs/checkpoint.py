@@ -69,7 +69,7 @@ class Checkpoint:
                 raise manifest.ManifestError(f"{self.path} is a link: put the checkpoint itself there")
             manifest.verify(self.path)
         except manifest.ManifestError as error:
-            raise CheckpointError(f"{error}; delete {self.path} to use an earlier checkpoint") from None
+            raise CheckpointError(error, advice=f"delete {self.path} to use an earlier checkpoint") from None
 
     def state(self) -> State:
         """The trainer's state."""
@@ -93,7 +93,7 @@ class Checkpoint:
             raise self._unreadable(path, reason) from None
 
     def _unreadable(self, path: Path, reason: object) -> CheckpointError:
-        return CheckpointError(f"{path} cannot be read ({reason}); delete {self.path} to use an earlier one")
+        return CheckpointError(f"{path} cannot be read ({reason})", advice=f"delete {self.path} to use an earlier one")
 
 
 def read_state(path: Path) -> State:
@@ -180,7 +180,7 @@ class Saver(Background):
             shutil.rmtree(temporary, ignore_errors=True)
             reason = error.strerror if isinstance(error, OSError) and error.strerror else states.reason(error)
             raise CheckpointError(
-                f"the checkpoint {final} could not be written: {reason}; the earlier ones are unchanged"
+                f"the checkpoint {final} could not be written: {reason}", advice="the earlier ones are unchanged"
             ) from error
         if not self.ranks.first:
             return

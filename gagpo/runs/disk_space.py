@@ -38,6 +38,6 @@ def require_room(folder: Path, entries: Sequence[Entry], count: int = 1) -> None
         need = "a checkpoint needs" if count == 1 else f"{count} checkpoints need"
         raise CheckpointError(
             f"{need} {required / GB:.3g} GB and {place} has {free / GB:.3g} GB free: make room, choose another "
-            "place with --runs, or set a lower training.max_checkpoints or training.best_metric=null; earlier "
-            "checkpoints are kept"
+            "place with --runs, or set a lower training.max_checkpoints or training.best_metric=null",
+            advice=("earlier checkpoints are kept"),
         )

@@ -192,7 +192,9 @@ def require_finite(tensors: Mapping[str, torch.Tensor]) -> None:
     """Raise :class:`CheckpointError` for the first parameter that holds a NaN or an infinity."""
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(f"parameter {name} is not finite: nothing was saved; lower the learning rate")
+            raise CheckpointError(
+                f"parameter {name} is not finite: nothing was saved", advice="lower the learning rate"
+            )
 
 
 def _host_copies(tensors: Iterable[tuple[str, Tensor]], ranks: Ranks) -> Tensors:

@@ -82,7 +82,7 @@ def find_checkpoint(run: Path, which: str | None, training: TrainingSettings) ->
     """
     by_iteration = {checkpoint.iteration: checkpoint for checkpoint in checkpoints.checkpoints(run / "checkpoints")}
     if not by_iteration:
-        raise SettingsError(f"run {run} has no checkpoint yet; train it first")
+        raise SettingsError(f"run {run} has no checkpoint yet", advice="train it first")
     checkpoint = by_iteration[max(by_iteration)]
     if which == BEST:
         rows = metric_rows(run / "metrics.jsonl")[0]
@@ -99,7 +99,7 @@ def find_checkpoint(run: Path, which: str | None, training: TrainingSettings) ->
     elif which is not None:
         if int(which) not in by_iteration:
             raise SettingsError(
-                f"run {run} has no checkpoint of iteration {which}; choose one of {sorted(by_iteration)}"
+                f"run {run} has no checkpoint of iteration {which}", advice=f"choose one of {sorted(by_iteration)}"
             )
         checkpoint = by_iteration[int(which)]
     checkpoint.verify()

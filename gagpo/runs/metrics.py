@@ -25,7 +25,7 @@ def metric_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
     try:
         lines = read_bytes(path).decode("utf-8", errors="replace").split("\n")
     except OSError as error:
-        raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
+        raise BadResult(f"cannot be read ({error.strerror})", where=path) from None
     rows: list[dict[str, Any]] = []
     broken = 0
     for line in lines:

@@ -79,9 +79,9 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError as error:
-        raise BadResult(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+        raise BadResult(f"not UTF-8 text ({error.reason} at byte {error.start})", where=path) from None
     except OSError as error:
-        raise BadResult(f"{path}: cannot be read ({error.strerror})") from None
+        raise BadResult(f"cannot be read ({error.strerror})", where=path) from None
 
 
 def key_path(location: tuple[int | str, ...]) -> str:

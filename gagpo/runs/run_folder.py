@@ -60,7 +60,7 @@ class RunFolder:
         """A new run; SettingsError when ``path`` holds a run or other files."""
         _require_no_run(path)
         if path.is_dir() and not all(_left_by_start(file) for file in path.iterdir()):
-            raise SettingsError(f"{path} is a folder with other files; choose another name with name=...")
+            raise SettingsError(f"{path} is a folder with other files", advice="choose another name with name=...")
         return cls(path, settings)
 
     @classmethod
@@ -156,7 +156,7 @@ class RunFolder:
                 raise SettingsError(reason)
             if key not in CHANGEABLE:
                 raise SettingsError(
-                    f"{key!r} cannot change when a run is resumed; only these can: {', '.join(CHANGEABLE)}"
+                    f"{key!r} cannot change when a run is resumed", advice=f"only these can: {', '.join(CHANGEABLE)}"
                 )
         settings = resolve(load(self.path / "config.yaml", overrides, earlier=True))
         rows = self.metrics()
@@ -164,7 +164,8 @@ class RunFolder:
         if settings.training.iterations < done:
             raise SettingsError(
                 f"training.iterations must be at least {done}, the iterations that {self.path} has done "
-                f"(got {settings.training.iterations})"
+                f"(got {settings.training.iterations})",
+                key="training.iterations",
             )
         if settings.training.iterations > done:
             for stage, name in ((AFTER, f"iteration-{done:04d}-"), (AVERAGED, f"earlier-{AVERAGED}-{done:04d}-")):
@@ -196,7 +197,7 @@ class RunFolder:
         try:
             lock.acquire()
         except Timeout:
-            raise SettingsError(f"another process is writing {self.path}; wait for it, or stop it") from None
+            raise SettingsError(f"another process is writing {self.path}", advice="wait for it, or stop it") from None
         try:
             yield
         finally:

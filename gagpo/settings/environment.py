@@ -46,7 +46,7 @@ def _history(value: object) -> object:
     if isinstance(value, str) and value.isdecimal() and len(value) < 10:
         number = int(value)
     if number != "full" and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-        raise InvalidArgument(f"history must be full or a number of turns, got {value!r:.80}")
+        raise InvalidArgument(f"history must be full or a number of turns, got {value!r:.80}", key="history")
     return number
 
 

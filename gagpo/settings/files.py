@@ -40,7 +40,7 @@ def find_config(config: str | Path) -> Path:
     if reason := renamed.replacement(renamed.CONFIGS, path.stem, "config"):
         raise SettingsError(f"there is no settings file {path}: {reason}")
     if path.is_dir() and (path / "config.yaml").is_file():
-        raise SettingsError(f"{path} is a run folder; `gagpo train --resume {path}` continues it")
+        raise SettingsError(f"{path} is a run folder", advice=f"`gagpo train --resume {path}` continues it")
     files = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
     names = {file.stem: str(file) for file in files} | {name: name for name in shipped}
     similar = ", ".join(names[name] for name in nearest(path.stem, names, cutoff=0.6))
@@ -133,8 +133,8 @@ def _apply(values: dict[str, object], override: str) -> None:
         several = isinstance(values.get("environments"), list)
         if inner is None and several and path[: depth + 1] == ["environment"]:
             raise SettingsError(
-                f"override {override!r:.80}: there are several environments; write "
-                f"environments.NAME{key.removeprefix('environment')}=..."
+                f"override {override!r:.80}: there are several environments",
+                advice=(f"write environments.NAME{key.removeprefix('environment')}=..."),
             )
         inner = {} if inner is None else inner
         if not isinstance(inner, dict | list):
@@ -144,7 +144,7 @@ def _apply(values: dict[str, object], override: str) -> None:
     try:
         value = parse_yaml(text)
     except NotYaml as error:
-        raise SettingsError(f"override {override!r:.80}: the value is not YAML ({error}); quote it") from None
+        raise SettingsError(f"override {override!r:.80}: the value is not YAML ({error})", advice="quote it") from None
     before = section.get(last) if key == "engine" and isinstance(value, str) else None
     if isinstance(before, dict):  # another engine samples in the same precision, but has other options
         value = {**{name: part for name, part in before.items() if name != "options"}, "name": value}
@@ -161,7 +161,7 @@ def _place(section: dict[str, object] | list[object], name: str, override: str) 
     number = int(name) if name.isdecimal() and len(name) < 4 else len(section)
     if number >= len(section):
         row_names = [str(row_name) for row_name in names if row_name is not None]
-        raise SettingsError(f"override {override!r:.80}: there is no row {name!r:.40}; {hint(name, row_names)}")
+        raise SettingsError(f"override {override!r:.80}: there is no row {name!r:.40}", advice=hint(name, row_names))
     return number
 
 

@@ -47,14 +47,16 @@ def require_device(name: str) -> None:
         except (RuntimeError, AssertionError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0][:200]
     if reason:
-        raise SettingsError(f"device {name!r} cannot be used here ({reason}); set device=cpu")
+        raise SettingsError(f"device {name!r} cannot be used here ({reason})", advice="set device=cpu")
 
 
 def require_threads(count: int) -> None:
     """Raise SettingsError for more threads than cores."""
     cores = os.cpu_count() or 1
     if count > cores:
-        raise SettingsError(f"threads={count} is more than this machine's {cores} cores; threads=0 uses one per core")
+        raise SettingsError(
+            f"threads={count} is more than this machine's {cores} cores", advice="threads=0 uses one per core"
+        )
 
 
 def require_model(model: str) -> None:
@@ -72,7 +74,9 @@ def require_model(model: str) -> None:
             "that exist)"
         )
     elif reason := why_unavailable(model):
-        raise SettingsError(f"there is no run or model folder {model}{_near(folder)}; as a hub name, {reason}")
+        raise SettingsError(
+            f"there is no run or model folder {model}{_near(folder)}", advice=f"as a hub name, {reason}"
+        )
 
 
 def _near(folder: Path) -> str:

@@ -64,15 +64,16 @@ class RolloutSettings(Options):
         if (episodes := self.tasks * self.group_size) > MOST_EPISODES:
             raise InvalidArgument(
                 f"tasks={self.tasks:,} x group_size={self.group_size:,} are {episodes:,} episodes, all held in memory "
-                f"until the update; the maximum is {MOST_EPISODES:,}: lower group_size or tasks, and raise "
-                "training.iterations"
+                f"until the update",
+                advice=(f"the maximum is {MOST_EPISODES:,}: lower group_size or tasks, and raise training.iterations"),
             )
         if self.workers != "auto" and not 0 <= self.workers <= 1024:
-            raise InvalidArgument(f"workers must be auto or a number from 0 to 1024, got {self.workers}")
+            raise InvalidArgument(f"workers must be auto or a number from 0 to 1024, got {self.workers}", key="workers")
         if self.ahead > self.max_staleness:
             raise InvalidArgument(
                 f"ahead must be at most max_staleness, {self.max_staleness} (got {self.ahead}): raise max_staleness or "
-                "lower ahead"
+                "lower ahead",
+                key="ahead",
             )
         if self.ahead and self.workers == 0:
             raise InvalidArgument(

@@ -96,7 +96,8 @@ class RunSettings(Options):
         if overlong is not None and overlong.buffer is not None and overlong.buffer > shortest:
             raise InvalidArgument(
                 f"controllers.overlong.buffer must be at most the response limit, {shortest} tokens (got "
-                f"{overlong.buffer}): lower it, or raise rollout.max_tokens"
+                f"{overlong.buffer}): lower it, or raise rollout.max_tokens",
+                key="controllers.overlong.buffer",
             )
         return self
 
@@ -105,7 +106,7 @@ class RunSettings(Options):
     def _safe_name(cls, name: str) -> str:
         is_plain = name and not name.startswith(".") and not any(letter in name for letter in "/\\\0")
         if not is_plain or len(name.encode()) > 200:
-            raise InvalidArgument(f"name must be one plain folder name, got {name!r:.80}")
+            raise InvalidArgument(f"name must be one plain folder name, got {name!r:.80}", key="name")
         return name
 
     @field_validator("device")
@@ -113,7 +114,9 @@ class RunSettings(Options):
     def _known_device(cls, device: str) -> str:
         kind, colon, number = device.partition(":")
         if kind not in DEVICES or (colon and not re.fullmatch("[0-9]{1,3}", number)):
-            raise InvalidArgument(f"device must be one of {', '.join(DEVICES)}, or such as cuda:1, got {device!r:.80}")
+            raise InvalidArgument(
+                f"device must be one of {', '.join(DEVICES)}, or such as cuda:1, got {device!r:.80}", key="device"
+            )
         return device
 
     @field_validator("trackers", mode="before")
@@ -176,7 +179,9 @@ class RunSettings(Options):
         """The environment called ``name``; SettingsError if there is none."""
         envs = {env.name: env for env in self.all_environments}
         if name not in envs:
-            raise SettingsError(f"run {self.name!r} has no environment {name!r:.60}; {hint(name, filter(None, envs))}")
+            raise SettingsError(
+                f"run {self.name!r} has no environment {name!r:.60}", advice=hint(name, filter(None, envs))
+            )
         return envs[name]
 
     def alone(self, env: RunEnvironment) -> RunSettings:

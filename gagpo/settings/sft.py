@@ -44,9 +44,9 @@ def _data_file(value: str | dict[str, Any]) -> str | dict[str, Any]:
         return value
     unknown = next((key for key in value if key not in ("path", "columns")), None)
     if unknown is not None:
-        raise InvalidArgument(f"unknown key {unknown!r:.80}; choose path or columns")
+        raise InvalidArgument(f"unknown key {unknown!r:.80}", advice="choose path or columns")
     if not isinstance(value.get("path"), str):
-        raise InvalidArgument(f"path must be the name of a file (got {value.get('path')!r:.80})")
+        raise InvalidArgument(f"path must be the name of a file (got {value.get('path')!r:.80})", key="path")
     return {**value, "columns": checked_columns(value.get("columns"), DATA_FIELDS)}
 
 
@@ -118,7 +118,7 @@ class SftSettings(Options):
     @model_validator(mode="after")
     def _require_consistent(self) -> SftSettings:
         if self.every is not None and self.steps is None:
-            raise InvalidArgument("every: set steps too; without steps, evaluations come at growing intervals")
+            raise InvalidArgument("every: set steps too", advice="without steps, evaluations come at growing intervals")
         if self.lora is not None and self.base_model is None:
             raise InvalidArgument("lora: a new model has nothing to adapt: set base, or remove lora")
         return self

@@ -29,7 +29,7 @@ class OptimizerSettings(Options):
     @classmethod
     def _averages(cls, betas: tuple[float, float]) -> tuple[float, float]:
         if not all(0 <= beta < 1 for beta in betas):
-            raise InvalidArgument(f"each must be in [0, 1), got {list(betas)}")
+            raise InvalidArgument(f"each must be in [0, 1), got {list(betas)}", key="each")
         return betas
 
 

@@ -58,7 +58,7 @@ def conversations(path: Path, columns: Mapping[str, str]) -> Iterator[tuple[str,
                 chosen = {name: value for name, value in chosen.items() if name not in ("messages", "conversations")}
             yield place, conversation_of(chosen)
         except InvalidArgument as error:
-            raise InvalidArgument(f"{place}: {error}") from None
+            raise InvalidArgument(error, where=place) from None
 
 
 def holds_conversations(path: Path, columns: Mapping[str, str]) -> bool:
@@ -80,9 +80,9 @@ def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for number, row in _json_lines(file) if is_lines else _table_rows(file):
             place = f"{file}, {'line' if is_lines else 'row'} {number}"
             if isinstance(row, Exception):
-                raise InvalidArgument(f"{place}: {row}")
+                raise InvalidArgument(row, where=place)
             if not isinstance(row, dict):
-                raise InvalidArgument(f"{place}: must be an object, got {row!r:.40}")
+                raise InvalidArgument(f"must be an object, got {row!r:.40}", where=place)
             yield place, row
 
 
@@ -196,7 +196,9 @@ def _of_sharegpt(message: object, place: int) -> dict[str, object]:
     role = _ROLES.get(message["from"]) if isinstance(message["from"], str) else None
     if role is None:
         choices = ", ".join(_ROLES)
-        raise InvalidArgument(f"conversations[{place}]: unknown from {message['from']!r:.40}; choose one of {choices}")
+        raise InvalidArgument(
+            f"conversations[{place}]: unknown from {message['from']!r:.40}", advice=f"choose one of {choices}"
+        )
     weights = {name: message[name] for name in ("weight", "train", "loss") if name in message}
     return {"role": role, "content": message["value"], **weights}
 

@@ -75,7 +75,7 @@ def read_messages(
             messages, tools = _checked(row)
             episodes.append(_episode(messages, tools, template, end_tokens, place.rpartition(", ")[2]))
         except InvalidArgument as error:
-            raise InvalidArgument(f"{place}: {error}") from None
+            raise InvalidArgument(error, where=place) from None
     if not episodes:
         raise InvalidArgument(f"{path} holds no conversations")
     return episodes
@@ -86,12 +86,12 @@ def _checked(row: Mapping[str, Any]) -> tuple[list[Message], list[Any] | None]:
     messages = row.get("messages")
     tools = row.get("tools")
     if not isinstance(messages, list) or not messages:
-        raise InvalidArgument("messages must be a list of at least one message")
+        raise InvalidArgument("messages must be a list of at least one message", key="messages")
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
-        raise InvalidArgument("tools must be a list of objects")
+        raise InvalidArgument("tools must be a list of objects", key="tools")
     for key in ("weight", "train"):
         if row.get(key) not in (None, 1):
-            raise InvalidArgument(f"{key} = {row[key]!r:.40} of a whole row is not supported; remove the row")
+            raise InvalidArgument(f"{key} = {row[key]!r:.40} of a whole row is not supported", advice="remove the row")
     for place, message in enumerate(messages):
         _check_message(message, f"messages[{place}]")
     if messages[0]["role"] == "assistant":
@@ -99,7 +99,9 @@ def _checked(row: Mapping[str, Any]) -> tuple[list[Message], list[Any] | None]:
     if not any(message["role"] == "assistant" for message in messages):
         raise InvalidArgument("no message is of the role assistant, so there is nothing to imitate")
     if not any(message["role"] == "assistant" and _is_imitated(message) for message in messages):
-        raise InvalidArgument("all assistant messages have weight 0, so there is nothing to imitate; remove the row")
+        raise InvalidArgument(
+            "all assistant messages have weight 0, so there is nothing to imitate", advice="remove the row"
+        )
     return messages, tools
 
 
@@ -127,7 +129,7 @@ def _check_weights(message: Message, place: str) -> None:
     unsupported = [key for key in UNSUPPORTED if key in message]
     if unsupported:
         raise InvalidArgument(
-            f"{place}.{unsupported[0]} is not supported; write weight: 0 for a message not to imitate"
+            f"{place}.{unsupported[0]} is not supported", advice="write weight: 0 for a message not to imitate"
         )
     weights = {key: message[key] for key in WEIGHTS if message.get(key) is not None}
     for key, weight in weights.items():
@@ -138,7 +140,7 @@ def _check_weights(message: Message, place: str) -> None:
                 f"{place}.{key}: only assistant messages are imitated, not the role {message['role']}"
             )
     if len({bool(weight) for weight in weights.values()}) > 1:
-        raise InvalidArgument(f"{place}: {' and '.join(weights)} contradict each other; keep one of them")
+        raise InvalidArgument(f"{' and '.join(weights)} contradict each other", where=place, advice="keep one of them")
 
 
 def _is_imitated(message: Message) -> bool:

@@ -208,8 +208,8 @@ def _require_thoughts(settings: RunSettings, episodes: list[Episode]) -> None:
     has_thoughts = any("<think>" in turn.response for episode in episodes for turn in episode.turns)
     if prompt.asks_for_thoughts and not has_thoughts:
         raise SettingsError(
-            f"the prompt {prompt.name or 'of the settings'} asks for <think>, but no demonstration contains a thought; "
-            "set context.prompt=action, or give sft.data with thoughts"
+            f"the prompt {prompt.name or 'of the settings'} asks for <think>, but no demonstration contains a thought",
+            advice="set context.prompt=action, or give sft.data with thoughts",
         )
 
 

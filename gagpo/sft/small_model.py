@@ -58,7 +58,7 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         if self.width % self.heads or self.heads % self.key_value_heads:
-            raise InvalidArgument("width must be a multiple of heads, and heads of key_value_heads")
+            raise InvalidArgument("width must be a multiple of heads, and heads of key_value_heads", key="width")
 
 
 def shape_for(

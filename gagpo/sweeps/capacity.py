@@ -132,7 +132,7 @@ def capacity_here(settings: Sequence[RunSettings], jobs: int | None) -> Capacity
     uses_gpu = any(run_settings.device.startswith("cuda") for run_settings in settings)
     gpus = _free_gpu_memory() if uses_gpu else []
     if uses_gpu and not gpus:
-        raise SettingsError("device 'cuda' cannot be used here (torch finds no GPU); set device=cpu")
+        raise SettingsError("device 'cuda' cannot be used here (torch finds no GPU)", advice="set device=cpu")
     return Capacity(available_cores(), USABLE * available_memory(), gpus, jobs)
 
 

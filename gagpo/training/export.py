@@ -45,7 +45,7 @@ def export(
     run, which = named(Path(source))
     settings = RunFolder.open(run).stored_settings()
     if out.exists():
-        raise SettingsError(f"{out} exists; choose a folder that does not exist")
+        raise SettingsError(f"{out} exists", advice="choose a folder that does not exist")
     from gagpo.agents.engines.base import write_stop_tokens
     from gagpo.model import adapters  # torch: slow to import
     from gagpo.model.loading import load_model, load_tokenizer, save
@@ -53,7 +53,7 @@ def export(
 
     checkpoint = keeping.find_checkpoint(run, which, settings.training)
     if adapter and not adapters.is_adapter(Path(checkpoint.model)):
-        raise SettingsError(f"run {run} trains all weights and has no adapter; export it without --adapter")
+        raise SettingsError(f"run {run} trains all weights and has no adapter", advice="export it without --adapter")
     tokenizer = load_tokenizer(checkpoint.model, trust_remote_code=trust_remote_code)
     template = _template(run, settings, tokenizer, trust_remote_code)
     card = model_card(run, checkpoint, adapter, licence, template.missing)

@@ -161,5 +161,5 @@ def require_model(settings: RunSettings) -> None:
     """Raise SettingsError if the model does not exist or SFT has yet to make it."""
     made_by_sft = settings.sft is not None and not settings.model.startswith("starter:")
     if made_by_sft and not Path(settings.model).exists():
-        raise SettingsError(f"there is no model folder {settings.model}; make it with `gagpo sft CONFIG`")
+        raise SettingsError(f"there is no model folder {settings.model}", advice="make it with `gagpo sft CONFIG`")
     machine.require_model(settings.model)

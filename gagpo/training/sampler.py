@@ -135,5 +135,7 @@ def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module
         why, remedy = "rollout.ahead samples during updates", "rollout.ahead=0"
         if not ahead:
             why, remedy = "several processes shard them", "processes=1"
-        raise SettingsError(f"engine {chosen.name} samples from the weights in training, and {why}; set {remedy}")
+        raise SettingsError(
+            f"engine {chosen.name} samples from the weights in training, and {why}", advice=f"set {remedy}"
+        )
     return engine

@@ -147,8 +147,11 @@ class Client:
             raise RequestRejected(f"{self.url}{path} rejects the request ({reply.status}): {reply.excerpt}")
         if reply.status in (401, 403, 404, 405):
             raise ReplicaError(
-                f"{self.url}{path} cannot be used ({reply.status}): {reply.excerpt}; start the server with "
-                "`python -m gagpo.agents.engines.remote.server MODEL`, which enables what is needed"
+                f"{self.url}{path} cannot be used ({reply.status}): {reply.excerpt}",
+                advice=(
+                    "start the server with "
+                    "`python -m gagpo.agents.engines.remote.server MODEL`, which enables what is needed"
+                ),
             )
         raise ReplicaError(f"{self.url}{path} failed ({reply.status}): {reply.excerpt}")
 
@@ -228,7 +231,7 @@ def parse(body: bytes, max_tokens: int, model: ServedModel) -> Response:
 def _require_version(spans: Sequence[_Span] | None, count: int, version: str) -> None:
     """Raise unless all ``count`` tokens were sampled with the weights ``version``."""
     if spans is None:
-        raise MalformedAnswer("the answer does not name its weights; vLLM 0.32 or later does")
+        raise MalformedAnswer("the answer does not name its weights", advice="vLLM 0.32 or later does")
     other_versions = sorted({span.version for span in spans} - {version})
     if other_versions:
         raise StaleWeights(f"it samples with weights {other_versions[0]!r:.60} where {version!r} were sent")

@@ -68,7 +68,7 @@ class VLLMOptions(EngineOptions):
         if self.urls and self.replicas:
             raise InvalidArgument("give urls of servers that exist, or how many replicas to start, not both")
         if self.placement == "colocated" and self.replicas not in (None, 1):
-            raise InvalidArgument(f"replicas must be 1 when colocated (got {self.replicas})")
+            raise InvalidArgument(f"replicas must be 1 when colocated (got {self.replicas})", key="replicas")
         if self.transfer == "nccl" and self.is_colocated("cuda"):
             raise InvalidArgument(
                 "transfer=nccl connects different GPUs: name some that no rank trains on, engine.options="

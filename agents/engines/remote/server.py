@@ -155,7 +155,9 @@ def plan_servers(
     """
     count = options.replicas or 1
     if placement == "colocated" and count != 1:
-        raise InvalidArgument(f"engine.options.replicas must be 1 when colocated (got {count})")
+        raise InvalidArgument(
+            f"engine.options.replicas must be 1 when colocated (got {count})", key="engine.options.replicas"
+        )
     devices: list[tuple[int, ...]] = [()] * count
     if device.type == "cuda" and placement == "colocated":
         devices = [(visible_gpu(device.index or 0),)]
@@ -165,7 +167,8 @@ def plan_servers(
         if len(gpus) != needed:
             ranks = f" at each of {rank.local_world_size} ranks" if rank.local_world_size > 1 else ""
             raise InvalidArgument(
-                f"engine.options.gpus must name {needed} GPUs for {count} replicas of {size}{ranks}, got {len(gpus)}"
+                f"engine.options.gpus must name {needed} GPUs for {count} replicas of {size}{ranks}, got {len(gpus)}",
+                key="engine.options.gpus",
             )
         rank_gpus = gpus[count * size * rank.local :]
         devices = [tuple(rank_gpus[size * n : size * (n + 1)]) for n in range(count)]
@@ -216,7 +219,7 @@ class Server:
         """Wait until the server is ready. Raises: ModelError if it ends, or after ``deadline`` seconds."""
         if not self.ready(deadline):
             self.close()
-            raise ModelError(f"a vLLM server was not ready after {deadline:g} s; see {self.log}")
+            raise ModelError(f"a vLLM server was not ready after {deadline:g} s", advice=f"see {self.log}")
 
     def ready(self, seconds: float) -> bool:
         """Whether the server is ready within ``seconds``. Raises: ModelError if it has ended."""

@@ -68,8 +68,8 @@ def parent_of_files(size: int) -> Path:
     room = f"{SHARED_MEMORY} has {free_memory / GB:.1f} GB free"
     if free_disk < size:
         raise InvalidArgument(
-            f"the weights for the servers take {size / GB:.1f} GB: {room} and {temporary} {free_disk / GB:.1f} GB; set "
-            "engine.options.folder to a folder with room"
+            f"the weights for the servers take {size / GB:.1f} GB: {room} and {temporary} {free_disk / GB:.1f} GB",
+            advice=("set engine.options.folder to a folder with room"),
         )
     LOG.warning(
         "weights pass to the servers through %s, which is slower than memory: %s, and %.1f GB are needed",

@@ -196,4 +196,4 @@ def room_of_scene(scene: int) -> Room:
     for room in ROOMS.values():
         if room.first_scene <= scene < room.first_scene + SCENES_PER_ROOM:
             return room
-    raise InvalidArgument(f"there is no scene {scene}; scenes are 1-30, 201-230, 301-330 and 401-430")
+    raise InvalidArgument(f"there is no scene {scene}", advice="scenes are 1-30, 201-230, 301-330 and 401-430")

@@ -103,18 +103,20 @@ def list_jobs(
     if "valid_seen" not in (counts or {}):
         full["valid_seen"] = max(0, min(full["valid_seen"], full["train"]))
     if size not in SIZES:
-        raise InvalidArgument(f"there is no scene size {size!r}; choose one of {', '.join(SIZES)}")
+        raise InvalidArgument(f"there is no scene size {size!r}", advice=f"choose one of {', '.join(SIZES)}")
     for split in (*full, *splits):
         if split not in SPLITS:
-            raise InvalidArgument(f"ALFWorld has no split {split!r}; choose among {', '.join(SPLITS)}")
+            raise InvalidArgument(f"ALFWorld has no split {split!r}", advice=f"choose among {', '.join(SPLITS)}")
     for split, count in full.items():
         if count < 0:
             raise InvalidArgument(f"the number of {split} games must not be negative, got {count}")
     if not task_types:
-        raise InvalidArgument(f"no task types were given; choose among {', '.join(TASK_TYPES)}")
+        raise InvalidArgument("no task types were given", advice=f"choose among {', '.join(TASK_TYPES)}")
     for task_type in task_types:
         if task_type not in TASK_TYPES:
-            raise InvalidArgument(f"there is no task type {task_type!r}; choose among {', '.join(TASK_TYPES)}")
+            raise InvalidArgument(
+                f"there is no task type {task_type!r}", advice=f"choose among {', '.join(TASK_TYPES)}"
+            )
     if full["valid_seen"] > full["train"]:
         raise InvalidArgument(
             f"valid_seen ({full['valid_seen']}) must not have more games than train ({full['train']}): "

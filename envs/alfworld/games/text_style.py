@@ -26,9 +26,13 @@ class TextStyle:
 
     def __post_init__(self) -> None:
         if self.verb not in get_args(Verb):
-            raise InvalidArgument(f"there is no verb {self.verb!r}; choose one of {', '.join(get_args(Verb))}")
+            raise InvalidArgument(
+                f"there is no verb {self.verb!r}", advice=f"choose one of {', '.join(get_args(Verb))}"
+            )
         if self.texts not in get_args(Texts):
-            raise InvalidArgument(f"there are no texts {self.texts!r}; choose one of {', '.join(get_args(Texts))}")
+            raise InvalidArgument(
+                f"there are no texts {self.texts!r}", advice=f"choose one of {', '.join(get_args(Texts))}"
+            )
 
     @property
     def suffix(self) -> str:

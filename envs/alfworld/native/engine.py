@@ -46,7 +46,7 @@ class GameCache:
         try:
             stat = path.stat()
         except OSError as error:
-            raise BrokenGame(f"{path}: cannot be read ({error.strerror})") from None
+            raise BrokenGame(f"cannot be read ({error.strerror})", where=path) from None
         return self._compiled(path, stat.st_mtime_ns, stat.st_size)
 
     @staticmethod
@@ -55,7 +55,7 @@ class GameCache:
         try:
             return GameStart(compile_game(data["pddl_domain"], data["grammar"], data["pddl_problem"]))
         except GameError as error:
-            raise BrokenGame(f"{path}: {error}") from None
+            raise BrokenGame(error, where=path) from None
 
 
 SHARED_CACHE = GameCache()  # for all engines of this process: its environments read the same games

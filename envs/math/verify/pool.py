@@ -41,7 +41,7 @@ class VerifyPool:
 
     def __init__(self, workers: int = 1, seconds: float = 2.0, deadline: float = 20.0) -> None:
         if workers < 1:
-            raise InvalidArgument(f"workers must be at least 1, got {workers}")
+            raise InvalidArgument(f"workers must be at least 1, got {workers}", key="workers")
         if not 0 < seconds <= deadline:
             raise InvalidArgument(f"need 0 < seconds <= deadline, got seconds={seconds} and deadline={deadline}")
         self.workers = workers

@@ -56,7 +56,7 @@ class ContainerSandbox(BubblewrapSandbox):
 
     def make_process(self) -> SandboxProcess:
         if shutil.which(self.engine) is None:
-            raise SandboxUnavailable(f"{self.engine} is not installed; install it, or use backend=bubblewrap")
+            raise SandboxUnavailable(f"{self.engine} is not installed", advice="install it, or use backend=bubblewrap")
         line = arguments(self.engine, self.image, self.limits)
         return SandboxProcess(lambda _: line, self._explain, by_standard_streams=True)
 

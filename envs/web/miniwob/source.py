@@ -120,9 +120,11 @@ class MiniWoB:
         seeds: Mapping[str, str] = SEEDS,
     ):
         if level not in LEVELS:
-            raise InvalidArgument(f"unknown level {level!r:.80}; choose {' or '.join(LEVELS)}")
+            raise InvalidArgument(f"unknown level {level!r:.80}", advice=f"choose {' or '.join(LEVELS)}")
         if not isinstance(seeds, Mapping) or set(seeds) != {"train", "test"}:
-            raise InvalidArgument("seeds must have the entries train and test, such as {train: 0-199, test: 1000-1019}")
+            raise InvalidArgument(
+                "seeds must have the entries train and test, such as {train: 0-199, test: 1000-1019}", key="seeds"
+            )
         self.folder = package_folder()
         self.level = level
         self.unseen = self._require_kinds("unseen", UNSEEN_KINDS if unseen is None else unseen)
@@ -130,7 +132,7 @@ class MiniWoB:
         chosen = [kind for kind in everything if kind not in self.unseen] if tasks is None else tasks
         self.trained = self._require_kinds("tasks", chosen)
         if not self.trained:
-            raise InvalidArgument("tasks must name at least one kind")
+            raise InvalidArgument("tasks must name at least one kind", key="tasks")
         if unseen is None:
             self.unseen = [kind for kind in self.unseen if kind not in self.trained]
         both = sorted(set(self.trained) & set(self.unseen))
@@ -182,11 +184,13 @@ class MiniWoB:
     def _require_kinds(self, name: str, kinds: Any) -> list[str]:
         if isinstance(kinds, str) or not isinstance(kinds, Sequence):
             raise InvalidArgument(
-                f"{name} must be a list of kinds, such as [click-button, enter-text] (got {kinds!r:.80})"
+                f"{name} must be a list of kinds, such as [click-button, enter-text] (got {kinds!r:.80})", key=name
             )
         for kind in kinds:
             if kind not in self.kinds:
-                raise InvalidArgument(f"{name}: there is no MiniWoB++ task {kind!r:.80}; {hint(str(kind), self.kinds)}")
+                raise InvalidArgument(
+                    f"{name}: there is no MiniWoB++ task {kind!r:.80}", advice=hint(str(kind), self.kinds)
+                )
         return sorted(set(kinds))
 
 

@@ -57,9 +57,9 @@ class GgufFile:
             values = dequantize(entry.data, entry.tensor_type)
         except NotImplementedError:
             kind = entry.tensor_type.name
-            raise ConversionError(f"{self.path}: tensor {name}: quantisation {kind} is not supported") from None
+            raise ConversionError(f"tensor {name}: quantisation {kind} is not supported", where=self.path) from None
         if not np.isfinite(values).all():
-            raise ConversionError(f"{self.path}: tensor {name} contains numbers that are not finite: it is damaged")
+            raise ConversionError(f"tensor {name} contains numbers that are not finite: it is damaged", where=self.path)
         return values
 
 
@@ -96,7 +96,9 @@ def parts_of(path: Path) -> list[Path]:
         return [path]
     count = int(match["count"])
     if not 1 <= int(match["number"]) <= count <= MOST_PARTS:
-        raise ConversionError(f"{path}: the name says part {match['number']} of {match['count']}, at most {MOST_PARTS}")
+        raise ConversionError(
+            f"the name says part {match['number']} of {match['count']}, at most {MOST_PARTS}", where=path
+        )
     parts = [path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
     for part in parts:
         if not part.exists():

@@ -48,8 +48,8 @@ def config_of(file: GgufFile, vocabulary: int) -> PreTrainedConfig:
     arch = file.architecture
     if arch not in ARCHITECTURES:
         raise ConversionError(
-            f"{file.path}: architecture {arch!r:.40} is not supported; choose a file of {', '.join(ARCHITECTURES)}, or "
-            "the Hugging Face folder of the model"
+            f"{file.path}: architecture {arch!r:.40} is not supported",
+            advice=(f"choose a file of {', '.join(ARCHITECTURES)}, or the Hugging Face folder of the model"),
         )
     values = {attribute: _size(file, key) for key, attribute in SIZES.items()}
     heads, width = values["num_attention_heads"], values["hidden_size"]
