@@ -29,7 +29,7 @@ train: $(VENV)/.base
 
 test: $(VENV)/.dev lint
 	$(PY) -m pytest -rs -m "not slow" -n $(JOBS) --dist worksteal && times > .pytest_cache/times
-	@$(PY) .ci/budgets.py --times .pytest_cache/times
+	@$(PY) .ci/budgets.py --check --times .pytest_cache/times
 
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow

@@ -51,8 +51,8 @@ class Outer(BaseModel):
 def test_run_keys_are_the_leaves_and_the_algorithm_is_one():
     assert budgets.run_keys(Outer) == ["algorithm", "one.a", "one.b", "rows.a", "rows.b", "name"]
     keys = budgets.run_keys(RunSettings)
-    assert {"algorithm", "rollout.tasks", "sft.model.num_layers", "environments.context"} <= set(keys)
-    assert not {"rollout", "sft", "algorithm.credit"} & set(keys)
+    assert {"algorithm", "engine.options", "rollout.tasks", "sft.model.num_layers", "environments.context"} <= set(keys)
+    assert not {"rollout", "sft", "algorithm.credit", "engine.options.urls"} & set(keys)
 
 
 def test_commands_are_those_that_can_be_typed():
@@ -74,8 +74,18 @@ def test_a_limit_that_is_exceeded_is_marked():
 
 
 def test_the_table_is_printed():
-    done = subprocess.run([sys.executable, ROOT / ".ci" / "budgets.py"], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0 and "run keys" in done.stdout, done.stderr
+    command = [sys.executable, ROOT / ".ci" / "budgets.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "run keys" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_limit_that_binds_fails_the_check_and_cpu_minutes_do_not(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["budgets.py", "--check"])
+    for binding in (True, False):
+        row = budgets.Budget("many", 3, 2, binding=binding)
+        monkeypatch.setattr(budgets, "budgets", lambda times, row=row: [row])
+        assert budgets.main() == int(binding)
+        assert "exceeded" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
