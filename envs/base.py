@@ -112,6 +112,7 @@ class TextEnv(gymnasium.Env[str, str]):
         installed one.
     interface: arguments that decide how a model reads and writes. Where none is set, a model gets those of its run.
     markov_key: see :func:`gagpo.envs.lookup.markov_key`.
+    clusters: what :meth:`cluster` names, in the plural, such as ``rooms``.
     instructions: description of the actions for an instruction-tuned model.
     multiline: whether an action may have several lines; a code fence around it is then removed.
     checks_arguments: whether its constructor takes further arguments and rejects the unknown ones itself.
@@ -131,6 +132,7 @@ class TextEnv(gymnasium.Env[str, str]):
     interface: ClassVar[frozenset[str]] = frozenset()
     has_imperfect: ClassVar[bool] = False
     markov_key: ClassVar[MarkovKey | None] = None
+    clusters: ClassVar[str] = ""
     instructions: ClassVar[str] = ""
     multiline: ClassVar[bool] = False
     checks_arguments: ClassVar[bool] = False
@@ -208,6 +210,14 @@ class TextEnv(gymnasium.Env[str, str]):
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
         """Arguments without effect given the others, such as the number of generated tasks where files are given."""
         return frozenset()
+
+    @classmethod
+    def cluster(cls, task: str, kwargs: Kwargs) -> str | None:
+        """What the task shares with others of its split and not with new ones, such as the room of a released game.
+
+        Intervals and tests are over clusters then. None where each task stands alone.
+        """
+        return None
 
     @classmethod
     def material(cls, kwargs: Kwargs) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import copy
 import importlib.util
 import inspect
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -23,7 +23,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gagpo.base.errors import GagpoError, InvalidArgument, first_line, is_termination
 from gagpo.base.nearest import hint
 from gagpo.base.registry import Registry, import_from_here
-from gagpo.envs.base import Info, Kwargs, MarkovKey
+from gagpo.envs.base import Info, Kwargs, MarkovKey, TextEnv
 
 ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", "gagpo.environments", {})
 """Entry points of installed packages: the module that registers an id."""
@@ -162,6 +162,41 @@ def declared(env_id: str, name: Literal["choosing", "interface"]) -> frozenset[s
         return frozenset(getattr(maker(env_id), name, ()))
     except ImportError:
         return frozenset()
+
+
+class TaskClusters(NamedTuple):
+    """What tasks of a split share with each other and not with new tasks.
+
+    plural: such as ``rooms``.
+    names: the cluster of each task, str[tasks].
+    """
+
+    plural: str
+    names: list[str]
+
+    @property
+    def counted(self) -> str:
+        """Such as ``4 rooms``."""
+        return f"{len(set(self.names))} {self.plural}"
+
+
+def clusters_of(env_id: str, kwargs: Kwargs, tasks: Sequence[str]) -> TaskClusters | None:
+    """The clusters of tasks (:meth:`gagpo.envs.base.TextEnv.cluster`); None unless all have one and some share it.
+
+    As :func:`declared`, it never imports the module of a ``module:`` id.
+    """
+    if env_id not in gymnasium.registry:
+        return None
+    try:
+        creator = maker(env_id)
+    except ImportError:
+        return None
+    if not getattr(creator, "clusters", ""):
+        return None
+    cluster = cast(type[TextEnv], creator).cluster
+    names = [name for task in tasks if (name := cluster(task, kwargs)) is not None]
+    shared = len(names) == len(tasks) and len(set(names)) < len(names)
+    return TaskClusters(cast(type[TextEnv], creator).clusters, names) if shared else None
 
 
 def is_cheap(spec: EnvSpec, kwargs: Kwargs) -> bool:

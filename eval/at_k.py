@@ -18,7 +18,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from gagpo.base.errors import InvalidArgument
 from gagpo.eval.results import EvalResult, TaskResult, joint_headline, powers_of_two
 from gagpo.eval.statistics import (
+    Clusters,
     Interval,
+    by_cluster,
     cluster_bootstrap,
     clustered_wilson,
     paired_difference,
@@ -26,6 +28,7 @@ from gagpo.eval.statistics import (
     pass_at_k,
     random_sign_flips,
     sign_flip_test,
+    sign_flips_over,
 )
 
 MOST_VOTES = 256
@@ -54,7 +57,8 @@ class Measure:
 
     def intervals(self, result: EvalResult, ks: Sequence[int]) -> dict[int, Interval]:
         """By k: the mean over tasks with its 95 % interval over tasks."""
-        return {k: self._interval(values, result.task_set.tries / k) for k, values in self.values(result, ks).items()}
+        groups = {k: result.task_set.tries / k for k in ks}  # disjoint groups of k among the n episodes
+        return {k: self._interval(values, groups[k], result.units) for k, values in self.values(result, ks).items()}
 
     def differences(self, first: EvalResult, other: EvalResult, ks: Sequence[int]) -> dict[int, KDifference]:
         """By k: ``other`` minus ``first`` on the same tasks; their numbers of episodes may differ."""
@@ -64,17 +68,19 @@ class Measure:
             for k in ks
         }
 
-    def _interval(self, values: np.ndarray, groups: float) -> Interval:
-        """The interval of the mean of ``values``. groups: disjoint groups of k among the n episodes, ``n / k``."""
+    def _interval(self, values: np.ndarray, groups: float, clusters: Clusters) -> Interval:
+        """The interval of the mean of ``values``."""
         if not self.share:
-            return cluster_bootstrap(values, np.ones(len(values)))
-        return clustered_wilson(*_counted(values, groups))
+            return cluster_bootstrap(values, np.ones(len(values)), clusters=clusters)
+        return clustered_wilson(*_counted(values, groups), clusters=clusters)
 
     def _rise(self, k: int, before: tuple[EvalResult, np.ndarray], after: tuple[EvalResult, np.ndarray]) -> Interval:
+        clusters = before[0].units
         if not self.share:
-            return cluster_bootstrap(after[1] - before[1], np.ones(len(after[1])))
+            return cluster_bootstrap(after[1] - before[1], np.ones(len(after[1])), clusters=clusters)
         first, other = before[0].task_set, after[0].task_set
-        return paired_difference(_counted(before[1], first.tries / k), _counted(after[1], other.tries / k))
+        counts = _counted(before[1], first.tries / k), _counted(after[1], other.tries / k)
+        return paired_difference(*counts, clusters=clusters)
 
 
 @dataclass(frozen=True)
@@ -103,12 +109,13 @@ def _test(
 ) -> tuple[float, str]:
     """p-value and name of the paired test: exact where the estimates are whole numbers, as at k = 1 and k = n."""
     if k == 1:
-        return paired_test(first.counts, other.counts)
-    sides = np.stack([before[k], after[k]])
+        return paired_test(first.counts, other.counts, first.units)
+    sides = np.stack([by_cluster(before[k], first.units), by_cluster(after[k], first.units)])
+    name = sign_flips_over(first.units)
     if np.array_equal(sides, np.rint(sides)):
-        name = "exact McNemar" if sides.max(initial=0) <= 1 else "sign flips over tasks"
+        name = "exact McNemar" if first.units is None and sides.max(initial=0) <= 1 else name
         return sign_flip_test((sides[1] - sides[0]).astype(int).tolist()), name
-    return random_sign_flips(before[k], after[k]), "sign flips over tasks"
+    return random_sign_flips(*sides), name
 
 
 # The estimates for one task -------------------------------------------------------------------------------------------

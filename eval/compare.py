@@ -242,7 +242,7 @@ def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | 
     (baseline, first), *remaining = results.items()
     for label, other in remaining:
         require_same_task_set(baseline, first, label, other)
-    tests = [paired_test(first.counts, other.counts) for _, other in remaining]
+    tests = [paired_test(first.counts, other.counts, first.units) for _, other in remaining]
     corrected = holm([p for p, _ in tests])
     ks = shown_ks(results, pass_at)
     return Comparison(
@@ -261,14 +261,14 @@ def _reward_differences(results: Mapping[str, EvalResult]) -> tuple[Difference, 
     """The differences in mean reward, paired by task."""
     (_, first), *remaining = results.items()
     before = first.task_rewards
-    tests = [paired_mean_test(before, other.task_rewards) for _, other in remaining]
+    tests = [paired_mean_test(before, other.task_rewards, first.units) for _, other in remaining]
     corrected = holm([p for p, _ in tests])
     differences = []
     for (label, other), (p, test), p_holm in zip(remaining, tests, corrected, strict=True):
         after = other.task_rewards
         gained = sum(b > a for a, b in zip(before, after, strict=True))
         lost = sum(b < a for a, b in zip(before, after, strict=True))
-        rise = paired_mean_difference(before, after)
+        rise = paired_mean_difference(before, after, clusters=first.units)
         differences.append(Difference(label, rise, p, p_holm, test, gained, lost))
     return tuple(differences)
 
@@ -290,7 +290,8 @@ def _difference(label: str, first: EvalResult, other: EvalResult, p: float, p_ho
     pairs = list(zip(zip(*first.counts, strict=True), zip(*other.counts, strict=True), strict=True))
     gained = sum(after * tries > before * again for (before, tries), (after, again) in pairs)
     lost = sum(after * tries < before * again for (before, tries), (after, again) in pairs)
-    return Difference(label, paired_difference(first.counts, other.counts), p, p_holm, test, gained, lost)
+    rise = paired_difference(first.counts, other.counts, clusters=first.units)
+    return Difference(label, rise, p, p_holm, test, gained, lost)
 
 
 def require_same_task_set(label: str, first: EvalResult, other_label: str, other: EvalResult) -> None:

@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,8 +22,8 @@ from pydantic.dataclasses import dataclass
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode
-from gagpo.envs.lookup import declared
-from gagpo.eval.statistics import Interval, cluster_bootstrap, clustered_wilson, pass_at_k
+from gagpo.envs.lookup import TaskClusters, clusters_of, declared
+from gagpo.eval.statistics import Clusters, Interval, cluster_bootstrap, clustered_wilson, pass_at_k
 from gagpo.runs.headline import Headline, Outcomes, is_graded, joint
 from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened, validated
 
@@ -187,8 +188,14 @@ class TaskResult:
         return {"task": self.task, "task_type": self.task_type, "tries": tries}
 
 
-def _mean_reward(tasks: Sequence[TaskResult]) -> Interval:
-    return cluster_bootstrap([task.reward_sum for task in tasks], [len(task.tries) for task in tasks])
+def _mean_reward(tasks: Sequence[TaskResult], clusters: Clusters = None) -> Interval:
+    rewards, tries = [task.reward_sum for task in tasks], [len(task.tries) for task in tasks]
+    return cluster_bootstrap(rewards, tries, clusters=clusters)
+
+
+def _success(tasks: Sequence[TaskResult], clusters: Clusters = None) -> Interval:
+    successes, tries = [task.successes for task in tasks], [len(task.tries) for task in tasks]
+    return clustered_wilson(successes, tries, clusters=clusters)
 
 
 def _tries(episodes: Iterable[Episode], several: bool) -> tuple[Try, ...]:
@@ -257,29 +264,42 @@ class EvalResult:
     def successes(self) -> int:
         return sum(task.successes for task in self.tasks)
 
+    @cached_property
+    def clusters(self) -> TaskClusters | None:
+        """What the tasks share, such as the rooms of released games; intervals and tests are over these then."""
+        task_set = self.task_set
+        return clusters_of(task_set.environment, task_set.kwargs, [task.task for task in self.tasks])
+
+    @property
+    def units(self) -> list[str] | None:
+        """The cluster of each task, in the order of ``tasks``; None where each task stands alone."""
+        return self.clusters.names if self.clusters else None
+
     @property
     def success(self) -> Interval:
-        """Success rate over all tries with its interval over tasks."""
-        return clustered_wilson(*self.counts)
+        """Success rate over all tries with its interval over tasks, or over their clusters."""
+        return _success(self.tasks, self.units)
 
     @property
     def by_type(self) -> dict[str, Interval]:
         """Success rate of each task type, sorted by name."""
-        return {
-            kind: clustered_wilson([t.successes for t in tasks], [len(t.tries) for t in tasks])
-            for kind, tasks in self._tasks_by_type().items()
-        }
+        return {kind: _success(tasks, units) for kind, (tasks, units) in self._tasks_by_type().items()}
 
     @property
     def reward_by_type(self) -> dict[str, Interval]:
         """Mean reward of each task type, sorted by name, with a bootstrap interval over tasks."""
-        return {kind: _mean_reward(tasks) for kind, tasks in self._tasks_by_type().items()}
+        return {kind: _mean_reward(tasks, units) for kind, (tasks, units) in self._tasks_by_type().items()}
 
-    def _tasks_by_type(self) -> dict[str, list[TaskResult]]:
-        kinds: dict[str, list[TaskResult]] = defaultdict(list)
-        for task in self.tasks:
-            kinds[task.task_type].append(task)
-        return dict(sorted(kinds.items()))
+    def _tasks_by_type(self) -> dict[str, tuple[list[TaskResult], list[str] | None]]:
+        """The tasks of each type, with their clusters."""
+        kinds: dict[str, list[int]] = defaultdict(list)
+        for number, task in enumerate(self.tasks):
+            kinds[task.task_type].append(number)
+        units = self.units
+        return {
+            kind: ([self.tasks[number] for number in numbers], units and [units[number] for number in numbers])
+            for kind, numbers in sorted(kinds.items())
+        }
 
     def tasks_of_type(self, kind: str) -> int:
         return sum(task.task_type == kind for task in self.tasks)
@@ -287,7 +307,7 @@ class EvalResult:
     @property
     def mean_reward(self) -> Interval:
         """Mean reward of an episode without penalties, with a bootstrap interval over tasks."""
-        return _mean_reward(self.tasks)
+        return _mean_reward(self.tasks, self.units)
 
     @property
     def task_rewards(self) -> list[float]:
@@ -477,12 +497,22 @@ def joint_headline(results: Iterable[EvalResult]) -> Headline:
 
 def whole_reward(results: Iterable[EvalResult]) -> Interval:
     """Mean reward over all episodes of several task sets with its bootstrap interval over tasks."""
-    return _mean_reward([task for result in results for task in result.tasks])
+    return _mean_reward(*_pooled(results))
 
 
 def whole(results: Iterable[EvalResult]) -> Interval:
     """Success rate over all tries of several task sets with its interval over tasks."""
-    all_results = list(results)
-    successes = [count for result in all_results for count in result.counts[0]]
-    tries = [count for result in all_results for count in result.counts[1]]
-    return clustered_wilson(successes, tries)
+    return _success(*_pooled(results))
+
+
+def _pooled(results: Iterable[EvalResult]) -> tuple[list[TaskResult], Clusters]:
+    """The tasks of several results with their clusters; a task of a result without clusters is one by itself."""
+    tasks: list[TaskResult] = []
+    units: list[tuple[int, str]] = []
+    clustered = False
+    for number, result in enumerate(results):
+        tasks += result.tasks
+        clustered = clustered or result.units is not None
+        # The same room in two splits is one cluster; tasks of equal id in two splits are not.
+        units += [(-1, unit) for unit in result.units or ()] or [(number, task.task) for task in result.tasks]
+    return tasks, units if clustered else None

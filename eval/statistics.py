@@ -1,13 +1,15 @@
 """The statistics of success rates: intervals, paired tests, means over seeds, and pass@k.
 
 The unit of sampling is the task: several tries at one task are not independent evidence about new tasks, so intervals
-and tests are over tasks, never over tries. scipy is imported where it is used.
+and tests are over tasks, never over tries. Where tasks share something that new tasks will not share, such as the room
+of a household, the unit is the cluster of tasks: 134 games in four rooms say little about a fifth room. scipy is
+imported where it is used.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -16,6 +18,8 @@ import numpy as np
 from gagpo.base.errors import InvalidArgument
 
 Numbers = Sequence[float] | np.ndarray  # one per task
+Clusters = Sequence[Hashable] | None
+"""The cluster of each task; None where every task is one."""
 
 
 @dataclass(frozen=True)
@@ -59,43 +63,72 @@ def wilson(successes: float, trials: float, level: float = 0.95) -> Interval:
     return Interval(rate, low, high, level)
 
 
-def clustered_wilson(successes: Numbers, tries: Numbers, level: float = 0.95) -> Interval:
+def clustered_wilson(successes: Numbers, tries: Numbers, level: float = 0.95, clusters: Clusters = None) -> Interval:
     """Wilson's interval for task i solved in ``successes[i]`` of ``tries[i]`` tries.
 
     Uses the effective number of trials, ``p (1 - p) / var(p)``, with the between-task variance of the ratio estimator
     (Korn & Graubard 1998; Dean & Pagano 2015), clipped to between the number of tasks and the number of tries. One try
     per task gives :func:`wilson` exactly. Successes and tries may be fractions, as those of pass@k are.
+
+    clusters: sampled in place of tasks. They are few, so that their variance is known badly: the effective number is
+        lowered by ``(z / t)**2`` with Student's t (Korn & Graubard 1998). One cluster says nothing about others, and
+        gives the interval [0, 1].
     """
     solved, tried = _per_task(successes, tries)
-    tasks = len(tried)
     total = float(tried.sum())
-    if tasks == 0:
+    solved, tried = by_cluster(solved, clusters), by_cluster(tried, clusters)
+    units = len(tried)
+    if units == 0:
         return wilson(0, 0, level)
     rate = float(solved.sum()) / total
     variance = float(((solved - rate * tried) ** 2).sum()) / total**2
-    effective = rate * (1 - rate) / variance if variance > 0 and 0 < rate < 1 else float(tasks)
-    if total == tasks:
+    effective = rate * (1 - rate) / variance if variance > 0 and 0 < rate < 1 else float(units)
+    if total == units:
         effective = total
-    effective = min(max(effective, float(tasks)), total)
+    effective = min(max(effective, float(units)), total)
+    if clusters is not None:
+        effective *= _of_few(units, level)
     interval = wilson(min(rate * effective, effective), effective, level)
     return Interval(rate, min(interval.low, rate), max(interval.high, rate), level)
+
+
+def by_cluster(values: Numbers, clusters: Clusters) -> np.ndarray:
+    """Sums over the tasks of each cluster, float64[clusters], in the order in which they first occur."""
+    numbers = np.asarray(values, dtype=float)
+    if clusters is None:
+        return numbers
+    order = {cluster: index for index, cluster in enumerate(dict.fromkeys(clusters))}
+    sums = np.zeros(len(order))
+    np.add.at(sums, [order[cluster] for cluster in clusters], numbers)
+    return sums
+
+
+def _of_few(units: int, level: float) -> float:
+    """``(z / t)**2``, by which a variance from so few units lowers the effective number; 0 for a single unit."""
+    if units < 2:
+        return 0.0
+    from scipy.special import stdtrit  # the quantile of Student's t
+
+    return float((_two_sided(level) / stdtrit(units - 1, (1 + level) / 2)) ** 2)
 
 
 # Two proportions on the same tasks ------------------------------------------------------------------------------------
 
 
-def paired_difference(before: tuple[Numbers, Numbers], after: tuple[Numbers, Numbers], level: float = 0.95) -> Interval:
+def paired_difference(
+    before: tuple[Numbers, Numbers], after: tuple[Numbers, Numbers], level: float = 0.95, clusters: Clusters = None
+) -> Interval:
     """The rise of the success rate from ``before`` to ``after``, each ``(successes, tries)`` over the same tasks.
 
     Combines two Wilson intervals ("square and add") with the correlation of the per-task rates, which is lowered by a
     continuity correction if positive: Newcombe (1998, method 10), in the form of Zou & Donner (2008). Within [-1, 1]
     and never of width 0.
     """
-    solved_a, tried_a, solved_b, tried_b = _paired(before, after)
+    solved_a, tried_a, solved_b, tried_b = (by_cluster(counts, clusters) for counts in _paired(before, after))
     if not len(tried_a):
         return Interval(math.nan, -1.0, 1.0, level)
-    first = clustered_wilson(before[0], before[1], level)
-    second = clustered_wilson(after[0], after[1], level)
+    first = clustered_wilson(before[0], before[1], level, clusters)
+    second = clustered_wilson(after[0], after[1], level, clusters)
     correlation = _correlation(solved_a / tried_a, solved_b / tried_b)
     rise = second.value - first.value
 
@@ -129,15 +162,23 @@ def sign_flip_test(differences: Sequence[int]) -> float:
 
 
 def paired_test(
-    before: tuple[Sequence[int], Sequence[int]], after: tuple[Sequence[int], Sequence[int]]
+    before: tuple[Sequence[int], Sequence[int]], after: tuple[Sequence[int], Sequence[int]], clusters: Clusters = None
 ) -> tuple[float, str]:
-    """p-value and name of the exact test for ``(successes, tries)`` before and after on the same tasks."""
+    """p-value and name of the exact test for ``(successes, tries)`` before and after on the same tasks.
+
+    clusters: whose differences change signs together. With C of them p is at least ``2**(1 - C)``.
+    """
     solved_a, tried_a, solved_b, tried_b = _paired(before, after)
     # Over a common denominator rates are whole numbers, which keeps the test exact.
     common = math.lcm(*(int(n) for n in {*tried_a.tolist(), *tried_b.tolist()}))
     scaled = np.rint(solved_b * (common / tried_b)) - np.rint(solved_a * (common / tried_a))
-    name = "exact McNemar" if common == 1 else "sign flips over tasks"
-    return sign_flip_test([int(difference) for difference in scaled]), name
+    name = "exact McNemar" if common == 1 and clusters is None else sign_flips_over(clusters)
+    return sign_flip_test([int(difference) for difference in by_cluster(scaled, clusters)]), name
+
+
+def sign_flips_over(clusters: Clusters) -> str:
+    """The name of the test that flips signs."""
+    return "sign flips over tasks" if clusters is None else f"sign flips over {len(set(clusters))} clusters"
 
 
 def random_sign_flips(before: np.ndarray, after: np.ndarray, samples: int = 9_999, seed: int = 0) -> float:
@@ -163,20 +204,20 @@ def random_sign_flips(before: np.ndarray, after: np.ndarray, samples: int = 9_99
     return float(result.pvalue)
 
 
-def paired_mean_difference(before: Numbers, after: Numbers, level: float = 0.95) -> Interval:
+def paired_mean_difference(before: Numbers, after: Numbers, level: float = 0.95, clusters: Clusters = None) -> Interval:
     """The rise of a mean of any numbers per task, such as mean rewards, over the same tasks.
 
     A bootstrap percentile interval of the differences, with tasks drawn (Efron 1979). Below about 20 tasks it is
     somewhat too narrow.
     """
     differences = _differences(before, after)
-    return cluster_bootstrap(differences, np.ones(len(differences)), level)
+    return cluster_bootstrap(differences, np.ones(len(differences)), level, clusters=clusters)
 
 
-def paired_mean_test(before: Numbers, after: Numbers) -> tuple[float, str]:
-    """p-value and name of the test of a mean difference of zero: :func:`random_sign_flips` over tasks."""
-    differences = _differences(before, after)
-    return random_sign_flips(np.zeros(len(differences)), differences), "sign flips over tasks"
+def paired_mean_test(before: Numbers, after: Numbers, clusters: Clusters = None) -> tuple[float, str]:
+    """p-value and name of the test of a mean difference of zero: :func:`random_sign_flips` over tasks or clusters."""
+    differences = by_cluster(_differences(before, after), clusters)
+    return random_sign_flips(np.zeros(len(differences)), differences), sign_flips_over(clusters)
 
 
 def _differences(before: Numbers, after: Numbers) -> np.ndarray:
@@ -203,13 +244,21 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def cluster_bootstrap(
-    numerators: Numbers, denominators: Numbers, level: float = 0.95, samples: int = 2000, seed: int = 0
+    numerators: Numbers,
+    denominators: Numbers,
+    level: float = 0.95,
+    samples: int = 2000,
+    seed: int = 0,
+    clusters: Clusters = None,
 ) -> Interval:
     """Bootstrap percentile interval of ``sum(numerators) / sum(denominators)`` over tasks (Efron 1979).
 
-    Entry i sums over the tries of task i. Equal arguments give equal intervals.
+    Entry i sums over the tries of task i. Equal arguments give equal intervals. Below about 20 clusters it is too
+    narrow.
+
+    clusters: drawn in place of tasks.
     """
-    top, bottom = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
+    top, bottom = by_cluster(numerators, clusters), by_cluster(denominators, clusters)
     if top.shape != bottom.shape or top.ndim != 1:
         raise InvalidArgument(f"one numerator and one denominator per task, got shapes {top.shape} and {bottom.shape}")
     if bottom.sum() <= 0:

@@ -90,9 +90,10 @@ def task_set_facts(result: EvalResult, tries: str = "") -> list[tuple[str, str]]
     if not tries:
         tries = "once each" if task_set.tries == 1 else f"{task_set.tries} times each"
     at = "" if result.temperature is None else f" at temperature {result.temperature:g}"
+    clusters = f", in {result.clusters.counted} (intervals are over these)" if result.clusters else ""
     return [
         ("environment", task_set.environment + (f" ({kwargs})" if kwargs else "")),
-        ("split", f"{task_set.split}, {task_set.tasks} tasks {tries}, hash {task_set.split_hash}"),
+        ("split", f"{task_set.split}, {task_set.tasks} tasks {tries}{clusters}, hash {task_set.split_hash}"),
         ("model", f"{result.model}{at}"),
     ]
 

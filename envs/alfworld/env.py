@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +22,9 @@ from gagpo.envs.tasks import HELD_OUT, Task, TaskSet, unknown_split
 
 _GENERATED = frozenset({"size", "seed", "counts", "texts"})  # arguments that apply to generated games only
 ENGINES = ("native", "textworld")
+_ROOM = re.compile(r"-([0-9]{1,4})/trial_T")
+"""The room in the id of a released game, such as ``pick_and_place_simple-Mug-None-Desk-308/trial_T20190908_230127``."""
+HELD_OUT_BY = ("task", "room")
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
@@ -41,17 +45,19 @@ class ALFWorldEnv(TextEnv):
         The agent cannot see which one a game uses. Unless it is ``move``, the expert gets no list of admissible
         commands, discovers the verb by trying, and searches in a fixed order that can be imitated.
     texts: task texts of generated games: ``template``, ``human`` (everyday sentences) or ``both``.
-    held_out: fraction of the training games that the split ``train_dev`` gets instead, at least 0 and below 1. A hash
-        of task and room decides, so all trials of one are on the same side.
+    held_out: fraction of the training games that the split ``train_dev`` gets instead, at least 0 and below 1.
+    held_out_by: ``task``: a hash of task and room decides, so all trials of one are on the same side, and most rooms on
+        both; ``room``: no room is on both sides. Use it with released games.
     engine: ``native``, or ``textworld``: the engine that the alfworld package uses, a thousand times slower, with the
         same texts. It requires Python 3.12 or older.
     """
 
     immaterial: ClassVar[frozenset[str]] = TextEnv.immaterial | {"engine"}
     splits: ClassVar[tuple[str, ...]] = SPLITS
-    choosing: ClassVar[frozenset[str]] = _GENERATED | {"games", "task_types", "verb", "held_out"}
+    choosing: ClassVar[frozenset[str]] = _GENERATED | {"games", "task_types", "verb", "held_out", "held_out_by"}
     has_imperfect: ClassVar[bool] = True
     markov_key: ClassVar[MarkovKey] = "state"
+    clusters: ClassVar[str] = "rooms"
     instructions: ClassVar[str] = (
         "You are an expert agent in a household. You act by one command at a time: go to RECEPTACLE, open RECEPTACLE, "
         "close RECEPTACLE, take OBJECT from RECEPTACLE, move OBJECT to RECEPTACLE, examine THING, use OBJECT, "
@@ -74,7 +80,13 @@ class ALFWorldEnv(TextEnv):
         texts: str = "template",
         engine: str = "native",
         held_out: float = 0.0,
+        held_out_by: str = "task",
     ):
+        if held_out_by not in HELD_OUT_BY:
+            raise InvalidArgument(
+                f"held_out_by must be one of {', '.join(HELD_OUT_BY)} (got {held_out_by!r:.80})", key="held_out_by"
+            )
+        self.held_out_by = held_out_by
         if not isinstance(held_out, int | float) or not 0 <= held_out < 1:
             raise InvalidArgument(f"held_out must be at least 0 and less than 1 (got {held_out!r:.80})", key="held_out")
         self.held_out = float(held_out)
@@ -114,6 +126,12 @@ class ALFWorldEnv(TextEnv):
     def without_effect(cls, kwargs: Kwargs) -> frozenset[str]:
         return frozenset() if kwargs.get("games") is None else _GENERATED
 
+    @classmethod
+    def cluster(cls, task: str, kwargs: Kwargs) -> str | None:
+        """The room of a released game: 134 of them are in four rooms. A generated game has a room of its own."""
+        room = _ROOM.search(task)
+        return room[1] if room else None
+
     def tasks(self, split: str) -> TaskSet:
         if split not in self.splits:
             raise unknown_split("ALFWorld", split, self.splits)
@@ -125,9 +143,17 @@ class ALFWorldEnv(TextEnv):
         return self._task_sets[split]
 
     def _divide_training_games(self) -> None:
-        """Divide by task and room, the first part of an id: the trials below it differ in where things lie."""
+        """Divide by room, or by task and room, the first part of an id: the trials below it differ in where things lie.
+
+        Rooms say more about new rooms, tasks leave more kinds of problems on both sides.
+        """
         games = self._games_of(SPLITS[0])
-        train, dev = hold_out(games, self.held_out, HELD_OUT, lambda task: task.id.split("/")[0])
+
+        def key(task: Task) -> str:
+            room = _ROOM.search(task.id) if self.held_out_by == "room" else None
+            return room[1] if room else task.id.split("/")[0]
+
+        train, dev = hold_out(games, self.held_out, HELD_OUT, key)
         self._task_sets |= {train.split: train, dev.split: dev}
 
     def _games_of(self, split: str) -> TaskSet:

@@ -95,7 +95,7 @@ def _tasks(subject: Subject) -> str:
         require(ids == sorted(set(ids)), f"the task ids of split {split!r} are not sorted, or not unique")
         require(all(task.split == split for task in tasks), f"a task of split {split!r} names another split")
         require(tasks.hash == other_splits[split].hash, f"split {split!r} has a different hash in another instance")
-        summaries.append(f"{split}: {len(ids)} tasks, {tasks.hash}")
+        summaries.append(f"{split}: {len(ids)} tasks{subject.in_clusters(ids)}, {tasks.hash}")
     require(any(len(tasks) for tasks in splits.values()), f"every split is empty. {next(iter(splits.values())).advice}")
     return "; ".join(summaries)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from gagpo.envs.base import Info, Kwargs
-from gagpo.envs.lookup import find_spec, portable
+from gagpo.envs.lookup import clusters_of, find_spec, portable
 from gagpo.envs.rewarded import make
 from gagpo.envs.tasks import Task, TaskSet
 
@@ -82,6 +82,11 @@ class Subject:
         """The tasks of every split."""
         names = getattr(env.unwrapped, "splits", ("train", "test"))
         return {split: env.unwrapped.tasks(split) for split in names}  # type: ignore[attr-defined]
+
+    def in_clusters(self, tasks: Sequence[str]) -> str:
+        """``" in 4 rooms"`` where tasks share rooms or the like; else empty."""
+        clusters = clusters_of(self.name, self.kwargs, tasks)
+        return f" in {clusters.counted}" if clusters else ""
 
     def sample(self, env: gymnasium.Env) -> list[Task]:
         """The tasks of the checks: always the same, from all splits in turn."""

@@ -7,7 +7,7 @@ import pytest
 
 from gagpo.data import Episode
 from gagpo.eval.compare import DifferentTaskSets, compare_files, compare_results
-from gagpo.eval.results import EvalResult, EvaluatedTaskSet
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet, whole
 from gagpo.eval.statistics import paired_difference
 
 PANEL = EvaluatedTaskSet("gagpo/ALFWorld-v0", "valid_unseen", "0123456789abcdef", 20)
@@ -118,3 +118,35 @@ def test_the_table_fits_and_holds_the_numbers(width):
     assert all(len(line) <= width and line.isascii() for line in lines)
     text = " ".join(" ".join(lines).split())
     assert "5.0 [0.9, 23.6]" in text and "1.000" in text and "McNemar" in text
+
+
+def in_rooms(solved, games=32, id_format="pick_and_place_simple-Mug-None-Desk-{room}/trial_T{number:03}"):
+    """A result of released games in four rooms. solved: numbers of the games that were won."""
+    episodes = [
+        Episode(id_format.format(room=(10, 219, 308, 424)[number % 4], number=number), "pick", "valid_unseen",
+                success=number in solved, outcome="terminated")
+        for number in range(games)
+    ]  # fmt: skip
+    return EvalResult.from_episodes(episodes, replace(PANEL, tasks=games, kwargs={"games": "official"}), "m", 0.4)
+
+
+def test_released_games_are_measured_by_room():
+    before, after = in_rooms(set(range(8))), in_rooms(set(range(30)))
+    assert after.clusters is not None and after.clusters.counted == "4 rooms"
+    assert after.success.value == 30 / 32 and after.success.high - after.success.low > 0.3
+    (difference,) = compare_results({"before": before, "after": after}).differences
+    assert (difference.p, difference.test) == (2 / 2**4, "sign flips over 4 clusters")
+    assert "32 tasks once each, in 4 rooms" in "\n".join(
+        line for line in compare_results({"before": before, "after": after}).lines(200)
+    )
+    assert after.by_type["pick"] == after.success and EvalResult.from_json(after.to_json()).success == after.success
+    assert whole([after]) == after.success
+    tasks = result({1, 2}, replace(PANEL, environment="gagpo/Math-v0"))
+    assert whole([after, tasks]).value == 32 / 52  # a task without a room is a cluster of its own
+
+
+def test_generated_games_have_a_room_of_their_own():
+    generated = in_rooms(
+        set(range(30)), id_format="pick_and_place_simple-Mug-None-Desk-{room}/trial_small_s0_{number:03}"
+    )
+    assert generated.clusters is None and generated.success.high - generated.success.low < 0.2

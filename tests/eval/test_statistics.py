@@ -274,3 +274,53 @@ def test_one_seed_shows_no_difference():
     assert detectable_difference([0.5]) == np.inf
     with pytest.raises(InvalidArgument, match=r"power must be above 0\.05 and below 1 \(got 0\.01\)"):
         detectable_difference([0.4, 0.5], power=0.01)
+
+
+# Clusters of tasks ----------------------------------------------------------------------------------------------------
+
+
+def test_clusters_of_one_task_differ_from_tasks_only_by_students_t():
+    successes, tries = [1, 0, 0, 1, 1] * 40, [1] * 200
+    plain, clustered = clustered_wilson(successes, tries), clustered_wilson(successes, tries, clusters=range(200))
+    assert plain.low - 0.002 < clustered.low < plain.low and plain.high < clustered.high < plain.high + 0.002
+    assert (
+        paired_test((successes, tries), (tries, tries), range(200))[0]
+        == paired_test((successes, tries), (tries, tries))[0]
+    )
+
+
+def test_a_single_cluster_says_nothing_about_others():
+    interval = clustered_wilson([1] * 9 + [0], [1] * 10, clusters=["kitchen"] * 10)
+    assert (interval.value, interval.low, interval.high) == (0.9, 0.0, 1.0)
+    assert paired_test(([0] * 10, [1] * 10), ([1] * 10, [1] * 10), ["kitchen"] * 10) == (
+        1.0,
+        "sign flips over 1 clusters",
+    )
+
+
+def test_intervals_over_few_clusters_cover_the_rate_of_new_ones():
+    """Rooms differ in difficulty: intervals over games miss the mean over rooms, those over rooms cover it."""
+    rng = np.random.default_rng(5)
+    rooms, games, covered = 6, 20, {"games": 0, "rooms": 0}
+    clusters = np.repeat(np.arange(rooms), games)
+    for _ in range(400):
+        rates = rng.beta(4, 2, size=rooms)  # mean 2/3
+        solved = rng.random(rooms * games) < rates[clusters]
+        for name, by in (("games", None), ("rooms", clusters.tolist())):
+            interval = clustered_wilson(solved, np.ones(rooms * games), clusters=by)
+            covered[name] += interval.low <= 2 / 3 <= interval.high
+    assert covered["games"] < 0.75 * 400 and covered["rooms"] > 0.92 * 400
+
+
+def test_four_clusters_never_give_a_small_p():
+    clusters = [number // 25 for number in range(100)]
+    p, name = paired_test(([0] * 100, [1] * 100), ([1] * 100, [1] * 100), clusters)
+    assert (p, name) == (2 / 2**4, "sign flips over 4 clusters")
+
+
+def test_a_bootstrap_draws_whole_clusters():
+    rewards = [1.0] * 50 + [0.0] * 50
+    over_tasks = cluster_bootstrap(rewards, np.ones(100))
+    over_rooms = cluster_bootstrap(rewards, np.ones(100), clusters=[number // 10 for number in range(100)])
+    assert over_rooms.value == over_tasks.value == 0.5
+    assert over_rooms.high - over_rooms.low > 2.5 * (over_tasks.high - over_tasks.low)

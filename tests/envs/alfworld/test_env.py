@@ -234,6 +234,17 @@ def test_the_held_out_part_of_the_released_games(tmp_path: Path, monkeypatch: py
         "train": (147, "33415eefd0dcb98c"),
         "train_dev": (53, "bc3034f0dea66023"),
     }
+    shared_rooms = {room_of(task) for task in split.tasks("train").ids} & set(
+        map(room_of, split.tasks("train_dev").ids)
+    )
+    assert len(shared_rooms) > 20
+    by_room = make(games="official", verb="both", held_out=0.25, held_out_by="room")
+    train, dev = ({room_of(task) for task in by_room.tasks(name).ids} for name in ("train", "train_dev"))
+    assert not train & dev and len(dev) > 5 and len(by_room.tasks("train")) + len(by_room.tasks("train_dev")) == 200
+
+
+def room_of(task: str) -> str:
+    return task.split("/")[0].rpartition("-")[2]
 
 
 @pytest.mark.parametrize(
@@ -245,6 +256,7 @@ def test_the_held_out_part_of_the_released_games(tmp_path: Path, monkeypatch: py
         ({"games": "/nowhere"}, "no folder /nowhere/train"),
         ({"games": "official"}, "alfworld-download"),
         ({"split": "train_dev"}, r"no split 'train_dev'.*; train_dev requires held_out, such as held_out=0\.2"),
+        ({"held_out_by": "wall"}, r"held_out_by must be one of task, room \(got 'wall'\)"),
         ({"held_out": 1.0}, r"held_out must be at least 0 and less than 1 \(got 1\.0\)"),
         ({"held_out": "half"}, r"held_out must be .*got 'half'"),
     ],
