@@ -120,6 +120,16 @@ APMPO = single_turn(
     }
 )
 
+APMPO_SENSITIVITY = single_turn(
+    {
+        "APMPO": preset("apmpo"),
+        **{f"scale {scale:g}": apmpo(scale=scale) for scale in (0.2, 0.4, 0.6, 1.0)},
+        **{f"radius up to {high:g}": apmpo(high=high) for high in (0.3, 0.5, 0.6)},
+        "radius linear in the signal": apmpo(radius="linear"),
+    }
+)
+"""How much the exponent's scale and the radius's upper bound matter, as in the paper's Tables 9 and 10."""
+
 AGPO_ADAPTIVE = single_turn(
     {
         "GRPO": preset("grpo"),
@@ -163,6 +173,7 @@ AGPO_ASYMMETRIC = single_turn(
 PAPERS: dict[str, Study] = {
     "ablations": GAGPO,
     "ablations-apmpo": APMPO,
+    "sensitivity-apmpo": APMPO_SENSITIVITY,
     "ablations-agpo": AGPO_ADAPTIVE,
     "ablations-sapo": SAPO,
     "ablations-asymmetric": AGPO_ASYMMETRIC,

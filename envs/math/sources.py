@@ -123,6 +123,7 @@ PRESETS: dict[str, Source] = {
     "aime-2024": Source("HuggingFaceH4/aime_2024", None, {"test": "train"}, problem="problem", answer="answer"),
     "aime-2025": Source("math-ai/aime25", None, {"test": "test"}, problem="problem", answer="answer"),
     "amc": Source("AI-MO/aimo-validation-amc", None, {"test": "train"}, problem="problem", answer="answer"),
+    "amc-2023": Source("math-ai/amc23", None, {"test": "test"}, problem="question", answer="answer"),
     "minerva": Source("math-ai/minervamath", None, {"test": "test"}, problem="question", answer="answer"),
     "olympiadbench": Source(
         "Hothan/OlympiadBench", "OE_TO_maths_en_COMP", {"test": "train"}, problem="question", answer="final_answer"

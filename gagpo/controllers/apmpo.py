@@ -12,6 +12,9 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.options import Options
 from gagpo.data import Turns
 
+MAX_LINEAR_SCALE = 0.95
+"""Keeps the linear exponent of a batch without failures at 0.05."""
+
 EPSILON = 1e-6
 """Added to the deviation in the denominator of the signal."""
 
@@ -21,9 +24,12 @@ class Apmpo(Options):
 
     exponent: ``exponential`` is ``exp(-scale * mean)``, ``linear`` is ``1 - scale * mean``; with ``fixed`` the
         aggregation keeps its own, which need not be a power mean.
-    scale: 0 to 0.95, so that the linear exponent stays above 0.
+    scale: at least 0 (the paper's Table 9 goes to 1.0); at most 0.95 where the exponent is linear, which must stay
+        above 0.
     radius: ``low + (high - low) tanh(x)`` with x the signal ``mean/(std + 1e-6)`` (``tanh``), ``mean`` alone or
-        ``1/(std + 1e-6)`` (``deviation``); with ``fixed`` the gate keeps its own.
+        ``1/(std + 1e-6)`` (``deviation``); ``linear`` is ``low + (high - low) x`` with the first of these
+        (Algorithm 1, line 18), which exceeds ``high`` where most episodes of a batch succeed; with ``fixed`` the gate
+        keeps its own.
     low, high: bounds of the radius.
     symmetric: the lower clip radius is the upper one, which then may be 1 at most.
     per: mean and deviation of the ``batch`` (the paper's text) or of each task ``group`` (its pseudo-code).
@@ -31,8 +37,8 @@ class Apmpo(Options):
     """
 
     exponent: Literal["exponential", "linear", "fixed"] = "exponential"
-    scale: float = Field(default=0.8, ge=0, le=0.95)
-    radius: Literal["tanh", "mean", "deviation", "fixed"] = "tanh"
+    scale: float = Field(default=0.8, ge=0)
+    radius: Literal["tanh", "linear", "mean", "deviation", "fixed"] = "tanh"
     low: float = Field(default=0.2, gt=0)
     high: float = Field(default=0.4, gt=0)
     symmetric: bool = False
@@ -43,10 +49,20 @@ class Apmpo(Options):
     def _possible(self) -> Apmpo:
         if self.high < self.low:
             raise InvalidArgument(f"high must be at least low, {self.low:g} (got {self.high:g})", key="high")
+        if self.exponent == "linear" and self.scale > MAX_LINEAR_SCALE:
+            raise InvalidArgument(
+                f"scale must be at most {MAX_LINEAR_SCALE} with exponent=linear (got {self.scale:g})",
+                key="scale",
+                advice="exponent=exponential takes any scale",
+            )
         if self.exponent == self.radius == "fixed":
             raise InvalidArgument("exponent and radius are both fixed, so nothing adapts: set controllers.apmpo=null")
         if self.symmetric and self.radius == "fixed":
             raise InvalidArgument("symmetric requires an adaptive radius: set radius=tanh, mean or deviation")
+        if self.symmetric and self.radius == "linear":
+            raise InvalidArgument(
+                "symmetric requires a radius below 1, and a linear one has no bound", advice="set radius=tanh"
+            )
         if self.symmetric and self.high > 1:
             raise InvalidArgument(
                 f"high must be at most 1 with symmetric=true, a ratio of 0 (got {self.high:g})", key="high"
@@ -105,8 +121,10 @@ def apmpo_exponent(mean: float, settings: Apmpo) -> float:
 
 
 def apmpo_radius(mean: float, deviation: float, settings: Apmpo) -> float:
-    """Upper clip radius, within ``low`` and ``high``; see :class:`Apmpo`."""
+    """Upper clip radius, within ``low`` and ``high`` unless it is linear; see :class:`Apmpo`."""
     signal = mean / (deviation + EPSILON)
+    if settings.radius == "linear":
+        return settings.low + (settings.high - settings.low) * signal
     if settings.radius == "mean":
         signal = mean
     elif settings.radius == "deviation":

@@ -48,6 +48,7 @@ SAMPLES = {
     ),
     "aime": ([{"id": 0, "problem": "How many lattice paths?", "solution": "...", "answer": "070"}], ["070"]),
     "aime-2024": ([{"id": 1, "problem": "Find m + n.", "solution": "...", "answer": "33", "year": 2024}], ["33"]),
+    "amc-2023": ([{"question": "How far is it?", "answer": 27.0, "id": 0}], ["27"]),
     "aime-2025": ([{"problem": "Find the sum of the bases.", "answer": "81", "id": "0"}], ["81"]),
     "amc": (
         [

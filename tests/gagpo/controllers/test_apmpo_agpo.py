@@ -92,6 +92,16 @@ def test_apmpos_radius_by_hand(options, signal):
     assert controls.exponent is None
 
 
+def test_apmpos_linear_radius_is_that_of_the_pseudo_code():
+    controllers = with_apmpo(radius="linear", scale=1.0)
+    controllers.observe_batch(episodes([1, 0, 0, 0]))
+    signal = 0.25 / (math.sqrt(3) / 4 + 1e-6)
+    assert controllers.controls().clip_high == pytest.approx(0.2 + 0.2 * signal)
+    assert controllers.controls().exponent == pytest.approx(math.exp(-0.25))
+    controllers.observe_batch(episodes([1, 1, 1, 1, 1, 1, 1, 1, 1, 0]))
+    assert controllers.controls().clip_high == pytest.approx(0.2 + 0.2 * 3, abs=1e-4)  # above `high`
+
+
 def test_apmpos_statistics_of_each_group():
     controllers = with_apmpo(per="group", ddof=1)
     # Groups 2, 5 and 7; a group of one has no deviation, and its radius is the largest.
@@ -318,9 +328,11 @@ def test_without_controllers_nothing_changes():
     [
         {"apmpo": {"exponent": "fixed", "radius": "fixed"}},
         {"apmpo": {"radius": "fixed", "symmetric": True}},
+        {"apmpo": {"exponent": "linear", "scale": 1.0}},
+        {"apmpo": {"radius": "linear", "symmetric": True}},
+        {"apmpo": {"scale": -0.1}},
         {"apmpo": {"low": 0.5}},
         {"apmpo": {"high": 1.2, "symmetric": True}},
-        {"apmpo": {"scale": 1.0}},
         {"apmpo": {"ddof": 2}},
         {"agpo": {"probe": 1}},
         {"agpo": {"radius": None, "temperature": None}},
