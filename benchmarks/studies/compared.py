@@ -50,6 +50,10 @@ NEWER = ("rejection_sampling", "g2po", "empg", "optimal_token_baseline", "dppo",
 OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER)]
 
 STUDIES = PAPERS | {
+    # The shipped configs as they are: the first rows of README.
+    "quickstart-alfworld": Study(FIRST, {"GAGPO": []}),
+    "quickstart-webshop": Study(SHOP, {"GAGPO": []}, "test", "validation"),
+    "quickstart-math": Study("configs/math-quickstart.yaml", {"GAGPO": []}, "validation", "train"),
     "credits": Study(FIRST, TURN_LEVEL, common=FAST),
     "credits-full": Study(  # the same weak starter in rooms of 20 to 48 receptacles
         FIRST,

@@ -1,0 +1,235 @@
+"""The claims of the pages that committed rows can prove or refute, written as the rows say them.
+
+python .ci/claims.py    prints every claim that its page does not make in these words
+
+A number behind a ± and a "no significant difference" are claims. Each is composed here from ``lab/results`` or
+``lab/studies``; the test asks for it word by word in its page, so that new rows change the sentence or fail the test.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from gagpo.eval.study import Method, Study, read_rows, spread
+from gagpo.eval.summary import p_value
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "lab" / "results"
+SIGNIFICANT = 0.05
+ABLATIONS = ("ablations-apmpo", "ablations-agpo", "ablations-sapo", "ablations-asymmetric")
+
+WITHOUT_ROWS = (
+    "`alfworld-quickstart`",
+    "`webshop-quickstart`",
+    "`math-quickstart`",
+    "ALFWorld, small generated rooms",
+    "WebShop, 1,000 generated products",
+    "| math with a calculator | | 34.5 |",
+)
+"""Beginnings of rows whose runs were made before runs were kept; nothing else with a ± may lack rows."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A text that a page must contain.
+
+    page: path below the repository.
+    text: as the rows say it.
+    """
+
+    page: str
+    text: str
+
+    @property
+    def is_made(self) -> bool:
+        return self.text in _page(self.page)
+
+
+@cache
+def _page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@cache
+def study(name: str, baseline: str | None = None) -> Study:
+    """A study of committed rows, without its averaged weights."""
+    rows = [row for row in read_rows(RESULTS / f"{name}.jsonl") if not row.label.endswith(", averaged")]
+    return Study.of(rows, baseline)
+
+
+def method(name: str, label: str, baseline: str | None = None) -> Method:
+    """One method of a study."""
+    return next(each for each in study(name, baseline).methods if each.label == label)
+
+
+def difference(name: str, label: str, baseline: str, signed: bool = True) -> str:
+    """A paired difference in points, such as ``+2.5 ± 0.6``."""
+    gap = method(name, label, baseline).gap
+    assert gap is not None
+    return spread(gap, signed=signed)
+
+
+def is_significant(name: str, label: str, baseline: str) -> bool:
+    """Whether a difference is significant after Holm's correction over its table."""
+    p = method(name, label, baseline).p_holm
+    return p is not None and p < SIGNIFICANT
+
+
+def p_of(name: str, label: str, baseline: str) -> str:
+    """Its p-value after Holm's correction."""
+    p = method(name, label, baseline).p_holm
+    assert p is not None
+    return p_value(p)
+
+
+CREDITS = {
+    "small rooms, 15 turns": ("credits", "ALFWorld, small rooms"),
+    "full rooms, 30 turns": ("credits-full", "ALFWorld, full rooms"),
+    "rooms like the released ones, 50 turns": ("credits-household", "ALFWorld, 50 turns"),
+    "WebShop": ("credits-shop", "WebShop (three seeds)"),
+    "math": ("maths", "math with a calculator"),
+}
+"""Row of ``docs/results.md``: the study and the row of README."""
+
+
+def credit_claims() -> Iterator[Claim]:
+    """GAGPO against GRPO in every environment."""
+    for row, (name, short) in CREDITS.items():
+        gagpo, grpo = method(name, "gagpo"), method(name, "grpo")
+        cells = [spread(each.mean(number)) for each in (gagpo, grpo) for number in ("area", "after")]
+        p = p_of(name, "grpo", "gagpo")
+        lost = difference(name, "grpo", "gagpo")
+        yield Claim("docs/results.md", f"| {row} | {len(gagpo.rows)} | {' | '.join(cells)} | {lost}, {p} |")
+        gained = difference(name, "gagpo", "grpo", signed=False)
+        yield Claim("README.md", f"| {short} | {cells[1]} | {cells[3]} | {gained}, {p} |")
+    differing = [row for row, (name, _) in CREDITS.items() if is_significant(name, "grpo", "gagpo")]
+    assert differing == ["rooms like the released ones, 50 turns", "math"], differing
+    yield Claim("docs/results.md", "GAGPO differs significantly from GRPO in rooms of fifty turns and in math.")
+    yield Claim(
+        "docs/papers.md",
+        f"with equal turns {difference('credits-household', 'gagpo', 'grpo')} in rooms of fifty turns and "
+        f"{difference('maths', 'gagpo', 'grpo')} in math; elsewhere no significant difference",
+    )
+
+
+def ablation_claims() -> Iterator[Claim]:
+    """GAGPO's options, and the single-turn studies that cannot tell their variants apart."""
+    for label, words in (
+        ("lambda 1", "| lambda 1 is worse | 93.5 to 82.7 % |"),
+        ("norm batch", "| normalising over the batch is worse | worse |"),
+        ("trajectory term", "| an added episode term is worse | worse |"),
+    ):
+        yield Claim("docs/papers.md", f"{words} {difference('ablations', label, 'GAGPO')} points |")
+    variants = study("ablations", "GAGPO").methods[1:]
+    assert not any(is_significant("ablations", each.label, "GAGPO") for each in variants)
+    yield Claim("docs/results.md", f"None of GAGPO's {len(variants)} variants differs significantly from its baseline.")
+    single_turn = [each for name in ABLATIONS for each in study(name, "GRPO").methods[1:]]
+    gains = {f"{100 * gain_of(name):.1f}" for name in ABLATIONS}
+    assert gains == {"0.5"}, gains
+    yield Claim(
+        "docs/results.md",
+        f"The single-turn studies cannot tell their {len(single_turn)} variants apart, because GRPO itself gains only "
+        f"{gains.pop()} points there",
+    )
+    yield Claim("docs/papers.md", "GRPO itself gains 0.5 points at this rate and length")
+    assert all(any("cannot tell" in note for note in study(name, "GRPO").detectable()) for name in ABLATIONS)
+    yield Claim("docs/papers.md", "**The tables of this and the next three sections cannot tell methods apart**")
+
+
+def gain_of(name: str) -> float:
+    """What GRPO gained in a single-turn study, mean over seeds."""
+    rows = method(name, "GRPO", "GRPO").rows
+    return sum(row.after - row.before for row in rows if row.before is not None) / len(rows)
+
+
+def released_claims() -> Iterator[Claim]:
+    """RL on released training games."""
+    means = {label: spread(method("released", label).mean("after")) for label in ("gagpo", "grpo", "gigpo")}
+    before = method("released", "gagpo").mean("before").value
+    yield Claim(
+        "docs/results.md",
+        f"{100 * before:.1f} % before, GAGPO {means['gagpo']}, GRPO {means['grpo']}, GiGPO {means['gigpo']}. "
+        f"GAGPO minus GRPO {gained('grpo')} (p = {p_of('released', 'grpo', 'gagpo')}), GiGPO {gained('gigpo')} "
+        f"(p = {p_of('released', 'gigpo', 'gagpo')})",
+    )
+    yield Claim("README.md", f"| {100 * before:.1f} % | {means['gagpo']} % |")
+    assert is_significant("released", "gigpo", "gagpo")
+    yield Claim(
+        "docs/results.md",
+        f"GAGPO is {gained('gigpo').lstrip('+')} points above GiGPO on released games "
+        f"(p = {p_of('released', 'gigpo', 'gagpo')})",
+    )
+
+
+def gained(label: str) -> str:
+    """GAGPO minus another credit on released games."""
+    return difference("released", "gagpo", label)
+
+
+def chat_model_claims() -> Iterator[Claim]:
+    """A pretrained chat model after SFT."""
+    maths, rooms = "smollm2-maths", "smollm2-alfworld-gpu"
+    yield Claim(
+        "docs/results.md",
+        f"GRPO minus GAGPO over three seeds: {difference(maths, 'grpo', 'gagpo')} points in math "
+        f"(p = {p_of(maths, 'grpo', 'gagpo')}), {difference(rooms, 'grpo', 'gagpo')} in ALFWorld on the GPU "
+        f"(p = {p_of(rooms, 'grpo', 'gagpo')})",
+    )
+    for words, name in (
+        ("math with a calculator, `test`", maths),
+        ("ALFWorld, small rooms, 32 tasks an iteration", rooms),
+    ):
+        before = f"{100 * method(name, 'gagpo').rows[0].before:.1f}"  # type: ignore[operator]
+        yield Claim("docs/results.md", f"| {words} | {before} | {seeds_of(name, 'gagpo')} | {seeds_of(name, 'grpo')} |")
+    for words, name in (("WebShop, 1,000 products", "smollm2-webshop"), ("text-to-SQL, unseen tables", "smollm2-sql")):
+        before = f"{100 * method(name, 'gagpo').rows[0].before:.1f}"  # type: ignore[operator]
+        yield Claim("docs/results.md", f"| {words} | {before} | {seeds_of(name, 'gagpo')} | {seeds_of(name, 'grpo')} |")
+    sql = method("sql", "GAGPO")
+    yield Claim("docs/results.md", f"| {100 * sql.mean('before').value:.1f} | {spread_of_equal(sql)} |")
+
+
+def seeds_of(name: str, label: str) -> str:
+    """The success after training of each seed."""
+    return ", ".join(f"{100 * row.after:.1f}" for row in sorted(method(name, label).rows, key=lambda row: row.seed))
+
+
+def spread_of_equal(each: Method) -> str:
+    """Mean and half interval, which is shown although all seeds are equal."""
+    text = spread(each.mean("after"))
+    return text if "±" in text else f"{text} ± 0.0"
+
+
+def claims() -> list[Claim]:
+    """Every claim."""
+    return [*credit_claims(), *ablation_claims(), *released_claims(), *chat_model_claims()]
+
+
+def unproved() -> list[str]:
+    """Lines with a ± in README and results that no claim covers and :data:`WITHOUT_ROWS` does not name."""
+    made = [claim.text for claim in claims()]
+    lines = [line for page in ("README.md", "docs/results.md") for line in _page(page).splitlines()]
+    return [
+        line
+        for line in lines
+        if "±" in line
+        and not line.startswith("`±`")
+        and not any(text in line for text in made)
+        and not any(name in line for name in WITHOUT_ROWS)
+    ]
+
+
+def main() -> int:
+    missing = [claim for claim in claims() if not claim.is_made]
+    for claim in missing:
+        print(f"{claim.page} does not say: {claim.text}")
+    for line in unproved():
+        print(f"no rows say: {line}")
+    return int(bool(missing or unproved()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

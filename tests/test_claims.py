@@ -1,0 +1,38 @@
+"""Sentences with numbers say what the committed rows say."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def tool(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+claims = tool("claims")
+CLAIMS = claims.claims()
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=range(len(CLAIMS)))
+def test_a_page_says_what_the_rows_say(claim):
+    assert claim.is_made, f"{claim.page} must say: {claim.text}"
+
+
+def test_every_number_with_a_spread_has_rows_or_is_named_as_one_without():
+    assert claims.unproved() == []
+    pages = "\n".join((ROOT / page).read_text() for page in ("README.md", "docs/results.md"))
+    assert [name for name in claims.WITHOUT_ROWS if name not in pages] == []
+
+
+def test_rows_that_change_make_another_claim(monkeypatch):
+    rows = claims.study("credits-household", None).rows
+    worse = [row.model_copy(update={"after": row.after - 0.1}) if row.label == "gagpo" else row for row in rows]
+    monkeypatch.setattr(claims, "study", lambda name, baseline=None: claims.Study.of(worse, baseline))
+    assert claims.difference("credits-household", "gagpo", "grpo") == "-7.5 ± 0.6"
