@@ -5,7 +5,7 @@
     python -m benchmarks.learning algorithms          # the other presets
     python -m benchmarks.learning taught --rates 3e-4 1e-3   # newer rows and cells
     python -m benchmarks.learning ablations           # GAGPO's options; ablations-apmpo, -agpo, -sapo, -asymmetric
-    python -m benchmarks.learning credits --table     # only the table and plot of what is there
+    python -m benchmarks.learning credits --table     # the table of the runs here, else of the rows in lab/results
     python -m benchmarks.learning sql --split test --table   # of another panel that its runs measured
 
 Run it again after an interruption and it goes on where it was. Each run is an ordinary ``gagpo train`` in a process of
@@ -261,6 +261,11 @@ def darkened(picture: Path) -> Path:
     return output
 
 
+def print_table(table: Table) -> None:
+    """The notes of a study and its table in Markdown."""
+    print("\n".join([*table.notes(), "", *table.table().markdown()]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=STUDIES)
@@ -303,6 +308,8 @@ def main() -> None:
     known = list(STUDIES[arguments.study].variants)
     if arguments.add and raw.exists():
         rows = with_earlier(rows, read_rows(raw), known)
+    if not rows and arguments.table and raw.exists():
+        return print_table(Table.of(read_rows(raw)))  # rows that came with the repository
     if not rows:
         sys.exit("no run is finished yet")
     table = Table.of(rows)  # refuses rows of other tasks, before what lies there is replaced
@@ -316,7 +323,7 @@ def main() -> None:
             trained.setdefault(row.label, []).append(run)
     draw = plot_curves if len(trained) <= MOST_IN_ONE else plot_each
     plot = draw(trained, arguments.out / f"{results}.png", x="turns", smooth=3)
-    print("\n".join([*table.notes(), "", *table.table().markdown()]))
+    print_table(table)
     print(f"raw numbers: {raw}\nplot: {plot}, {darkened(plot)}")
 
 

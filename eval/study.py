@@ -50,6 +50,7 @@ class RunRow(Document):
     seconds: time of the iterations, without evaluations.
     turns: environment turns after each iteration.
     success: success rate of each iteration.
+    task_successes: won episodes of each task after training, in the order of the task ids; of rows since 2026-11-29.
     at_k, at_k_before: pass@k and the other measures of k episodes after and before training; None with one try.
     """
 
@@ -71,6 +72,7 @@ class RunRow(Document):
     seconds: float | None = None
     turns: list[float] = Field(default_factory=list)
     success: list[float] = Field(default_factory=list)
+    task_successes: list[int] = Field(default_factory=list)
     at_k: Rates | None = None
     at_k_before: Rates | None = None
 
@@ -425,6 +427,7 @@ def row_of(
         seconds=math.fsum(run.seconds().values()) if run.metrics else None,
         turns=turns,
         success=success,
+        task_successes=[task.successes for task in after.tasks],
         at_k=rates_at_k(label, after, pass_at),
         at_k_before=rates_at_k(f"{label} before training", before, pass_at) if before else None,
     )

@@ -18,12 +18,23 @@ from gagpo.settings import load
 from gagpo.training.trainer import train
 from tests.gagpo.training.test_trainer import wait_for_rows
 
+RESULTS = Path(__file__).parents[2] / "lab" / "results"
+
 
 def test_an_unknown_variant_is_refused_with_those_that_exist(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["learning.py", "smollm2-maths", "--only", "gagpo", "lora"])
     with pytest.raises(SystemExit):
         learning.main()
     assert "smollm2-maths has no variant 'lora'; choose from 'gagpo', 'grpo', 'gagpo, LoRA'" in capsys.readouterr().err
+
+
+def test_the_table_of_committed_rows_is_printed_without_any_run(monkeypatch, capsys, tmp_path):
+    rows = (RESULTS / "credits-full.jsonl").read_bytes()
+    monkeypatch.setattr("sys.argv", ["learning.py", "credits-full", "--table", "--runs", str(tmp_path)])
+    learning.main()
+    printed = capsys.readouterr().out
+    assert "| gagpo | 5 | 37.6 ± 2.9 | 53.6 ± 4.2 |" in printed and "5 seeds show a difference of" in printed
+    assert (RESULTS / "credits-full.jsonl").read_bytes() == rows
 
 
 def test_every_split_that_one_run_measured_before_training_starts_the_curves_of_all(tmp_path):
@@ -69,9 +80,6 @@ def test_a_signal_ends_the_run_after_a_checkpoint_and_no_other_starts(corridor, 
     folder = RunFolder.open(runs / "gagpo-1")
     folder.change([f"training.iterations={reached}"])
     train(folder, quiet=True)  # no other process is writing it
-
-
-RESULTS = Path(__file__).parents[2] / "lab" / "results"
 
 
 STORED = [path for path in sorted([*RESULTS.glob("*.jsonl"), *RESULTS.glob("swept/*.jsonl")]) if path.stem in STUDIES]
