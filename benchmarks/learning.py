@@ -309,7 +309,8 @@ def main() -> None:
     if arguments.add and raw.exists():
         rows = with_earlier(rows, read_rows(raw), known)
     if not rows and arguments.table and raw.exists():
-        return print_table(Table.of(read_rows(raw)))  # rows that came with the repository
+        print_table(Table.of(read_rows(raw)))  # rows that came with the repository
+        return
     if not rows:
         sys.exit("no run is finished yet")
     table = Table.of(rows)  # refuses rows of other tasks, before what lies there is replaced
