@@ -34,6 +34,8 @@ from gagpo.runs.reading import BadResult
 LOG = logging.getLogger("gagpo")
 
 MARKER = ".gagpo-view"  # marks a folder that may be replaced
+DATA = "data"
+INDEX = f"{DATA}/index.js"
 SHARD = 600_000  # characters of one shard, about
 OUTCOMES = ("terminated", "truncated", "failed")
 
@@ -60,27 +62,32 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
             advice=("train with training.save_episodes_every=1, or wait for its first evaluation"),
         )
     with durable.replacing_folder(output.resolve(), flushed=False) as part:
-        data = part / "data"
-        data.mkdir()
-        (part / MARKER).write_text(FORMAT + "\n", encoding="ascii")
-        for page in resources.files("gagpo.eval.viewer").joinpath("page").iterdir():
-            if page.name.endswith((".html", ".css", ".js")):
-                (part / page.name).write_bytes(page.read_bytes())
+        write_pages(part)
         sources = []
         for number, (path, (_, files, _)) in enumerate(zip(paths, contents, strict=True)):
             calculate_credit = credit_of_run(home_of(path))
-            sources += [_write_file(data, number, file, calculate_credit) for file in files]
+            sources += [write_file(part, number, file, calculate_credit) for file in files]
         if not any(source.groups for source in sources):
             raise BadResult(f"{paths[0]} holds no finished episode")
         sources.sort(key=reading_order)
         runs = [run for run, *_ in contents]
-        _write_script(data / "index.js", "viewer.load", index(runs, sources, [*problems, *skipped]))
+        write_script(part / INDEX, "viewer.load", index(runs, sources, [*problems, *skipped]))
     return output / "index.html"
 
 
-def _write_file(data: Path, run: int, path: Path, calculate_credit: CreditCalculator) -> EpisodeFile:
+def write_pages(folder: Path) -> None:
+    """Write the pages without data into an empty folder, and the marker by which it may be replaced."""
+    (folder / DATA).mkdir()
+    (folder / MARKER).write_text(FORMAT + "\n", encoding="ascii")
+    for page in resources.files("gagpo.eval.viewer").joinpath("page").iterdir():
+        if page.name.endswith((".html", ".css", ".js")):
+            (folder / page.name).write_bytes(page.read_bytes())
+
+
+def write_file(folder: Path, run: int, path: Path, calculate_credit: CreditCalculator) -> EpisodeFile:
     """Write the shards of one file of episodes; return its entry in the index."""
     source = describe_file(run, path.stem)
+    source.state = state_of(path)
     episodes, source.problems = read_episode_file(path)
     source.outcomes = outcomes_of(episodes)
     groups = _grouped(episodes)
@@ -102,18 +109,26 @@ def _write_file(data: Path, run: int, path: Path, calculate_credit: CreditCalcul
         shard.append(record)
         size += len(json.dumps(record))
         if size > SHARD:
-            _write_shard(data, source, shard)
+            _write_shard(folder, source, shard)
             shard = []
             size = 0
     if shard:
-        _write_shard(data, source, shard)
+        _write_shard(folder, source, shard)
     return source
 
 
-def _write_shard(data: Path, source: EpisodeFile, groups: list[dict[str, object]]) -> None:
+def state_of(path: Path) -> tuple[int, int]:
+    """Time of the last change in nanoseconds and size of a file, which differ when it has been written again."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+def _write_shard(folder: Path, source: EpisodeFile, groups: list[dict[str, object]]) -> None:
+    """Write a shard. Its name changes with the file, so that a live page never takes an old shard for a new one."""
     slug = re.sub(r"[^A-Za-z0-9]+", "-", source.label)[:40]
-    name = f"{source.run}-{slug}-{zlib.crc32(source.label.encode(errors='surrogatepass')):08x}-{len(source.shards)}.js"
-    _write_script(data / name, "viewer.shard", groups, name)
+    digest = zlib.crc32(f"{source.label}{source.state}".encode(errors="surrogatepass"))
+    name = f"{source.run}-{slug}-{digest:08x}-{len(source.shards)}.js"
+    write_script(folder / DATA / name, "viewer.shard", groups, name)
     source.shards.append(name)
 
 
@@ -206,10 +221,10 @@ def _page_record(
     return record
 
 
-def _write_script(path: Path, call: str, value: object, name: str | None = None) -> None:
-    """``call(name, value)`` as ASCII."""
+def write_script(path: Path, call: str, value: object, name: str | None = None) -> None:
+    """Write ``call(name, value)`` as ASCII; a page may read it at any time."""
     first = "" if name is None else json.dumps(name) + ", "
-    with path.open("w", encoding="ascii") as file:
+    with durable.replacing(path, flushed=False) as temporary, temporary.open("w", encoding="ascii") as file:
         file.write(f"{call}({first}")
         file.write(json.dumps(value, separators=(",", ":"), allow_nan=False))
         file.write(");\n")

@@ -52,7 +52,10 @@ class EpisodeEntry:
 
 @dataclass
 class EpisodeFile:
-    """One episode file in the index."""
+    """One episode file in the index.
+
+    state: time of its last change in nanoseconds, and its size.
+    """
 
     run: int
     label: str
@@ -64,6 +67,7 @@ class EpisodeFile:
     episodes: list[EpisodeEntry] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     outcomes: Outcomes = field(default_factory=Outcomes)
+    state: tuple[int, int] = (0, 0)
 
     def record(self) -> dict[str, object]:
         """Its entry in the index, without groups and episodes."""
@@ -130,6 +134,8 @@ def _run(run: Run, outcomes: Outcomes) -> dict[str, object]:
         "algorithm": run.algorithm,
         "environment": run.environment,
         "seed": run.settings.get("seed", ""),
+        "variant": run.label,
+        "iterations": run.settings.get("training.iterations", ""),
         "environments": run.envs,
         "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
         "shows": [name for name in ("reward", "success") if getattr(headline, name)],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gagpo.eval.episode_files import episode_files, format_of
@@ -34,37 +34,59 @@ def home_of(path: Path) -> Path:
     return path.absolute().parent.parent if path.is_file() else path
 
 
-def runs_in(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The files and run folders among ``paths`` or directly inside them, and errors of runs that cannot be read.
+def is_run(folder: Path) -> bool:
+    """Whether a folder has metrics or an evaluation."""
+    return (folder / "metrics.jsonl").exists() or any((folder / "evals").glob("*.json"))
 
-    Raises:
-        BadResult: a path does not exist, or a folder neither is a run nor contains one.
+
+def is_begun(path: Path) -> bool:
+    """Whether ``path`` is a file, or a run that may not have finished an iteration yet."""
+    return path.is_file() or is_run(path) or (path / "config.yaml").is_file()
+
+
+def runs_in(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The files and run folders among ``paths`` or in them, and errors of runs that cannot be read.
+
+    Raises: BadResult; see :func:`folders_in`, or if no run can be read.
     """
     readable: list[Path] = []
     problems: list[str] = []
-    for folder in paths:
-        if not folder.exists():
-            raise BadResult("no such run folder or file", where=folder)
-        if folder.is_file() or is_run(folder):
-            readable.append(folder)
-            continue
-        inside = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and is_run(path))
-        if not inside:
-            raise BadResult(
-                "neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)", where=folder
-            )
-        for path in inside:
-            try:
+    for path in folders_in(paths, is_run):
+        try:
+            if path not in paths:
                 load_run(path)
-            except BadResult as error:
-                problems.append(str(error))
-            else:
-                readable.append(path)
+        except BadResult as error:
+            problems.append(str(error))
+        else:
+            readable.append(path)
     if not readable:
         raise BadResult(f"none of the runs can be read: {problems[0]}")
     return readable, problems
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a folder has metrics or an evaluation."""
-    return (folder / "metrics.jsonl").exists() or any((folder / "evals").glob("*.json"))
+def folders_in(paths: Sequence[Path], is_wanted: Callable[[Path], bool]) -> list[Path]:
+    """The files and run folders among ``paths`` or directly inside them; of a sweep's folder, those of the sweep.
+
+    is_wanted: which paths are runs.
+
+    Raises:
+        BadResult: a path does not exist, or a folder neither is a run nor contains one.
+    """
+    folders: list[Path] = []
+    for folder in paths:
+        if not folder.exists():
+            raise BadResult(f"{folder}: no such run folder or file")
+        if folder.is_file() or is_wanted(folder):
+            folders.append(folder)
+            continue
+        inside = [path for path in _candidates(folder) if not path.name.startswith(".") and is_wanted(path)]
+        if not inside:
+            raise BadResult(f"{folder}: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)")
+        folders += inside
+    return folders
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """The folders that may be runs of a folder of runs, or of a sweep."""
+    logs = sorted((folder / "logs").glob("*.log"))
+    return [folder.absolute().parent / log.stem for log in logs] or sorted(folder.iterdir())

@@ -227,8 +227,8 @@ class RunFolder:
         self._set_damaged_aside()
         rows = [row for row in self.metrics() if row["iteration"] <= iteration]
         durable.write_text(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        for path in (self.path / "evals").glob("iteration-*.json"):
-            number = path.name.split("-")[1]
+        for path in [*self.path.glob("evals/iteration-*.json"), *self.path.glob("episodes/train-*.jsonl")]:
+            number = path.stem.split("-")[1]
             if number.isdecimal() and int(number) > iteration:
                 path.unlink()
         return rows

@@ -91,7 +91,7 @@ class TrainingSettings(Options):
         description="also keep the checkpoint with the highest value of this metric in training; null: none",
     )
     save_episodes_every: int = Field(
-        5, ge=0, description="write the episodes of the first, every n-th and the last iteration; 0: never"
+        5, ge=0, description="keep the episodes of the first, every n-th and the last iteration; 0: write none"
     )
 
     @property

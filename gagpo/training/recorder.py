@@ -22,7 +22,7 @@ from gagpo.runs import disk_space, keeping
 from gagpo.runs.checkpoint import Entry, Saver
 from gagpo.runs.headline import headlines
 from gagpo.runs.metrics import Metrics
-from gagpo.runs.run_folder import RunFolder, enough
+from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import RunSettings
 from gagpo.trackers import Trackers, tracking
 from gagpo.training.events import EvaluationFinished, Event, IterationFinished, Report, WarningIssued
@@ -86,17 +86,24 @@ class Recorder:
         """
         if self.ranks.first:
             number = int(metrics["iteration"])
-            training = self.settings.training
-            every = training.save_episodes_every
-            last = enough(training, number, metrics["turns_total"])
-            if every and (number == 1 or number % every == 0 or last):
+            if self.settings.training.save_episodes_every:
                 self.folder.save_episodes(f"train-{number:04d}", episodes, decode=self._decode, credits=credits)
             self.folder.log(metrics)
+            self._remove_episodes(number - 1)
             self.rows.append(metrics)
             self._trackers.log(metrics, number)
             self.report(IterationFinished(metrics, seconds_left, headlines(self.rows)))
             self._report_health()
         self.saver.check()
+
+    def _remove_episodes(self, number: int) -> None:
+        """Remove the episodes of an iteration that is not kept, once those of the next are written.
+
+        So the newest iteration can always be looked at, at the price of one file.
+        """
+        every = self.settings.training.save_episodes_every
+        if every and number > 1 and number % every:
+            self.folder.episodes(f"train-{number:04d}").unlink(missing_ok=True)
 
     def _report_health(self) -> None:
         """Report when the run looks as if it cannot learn, and when the reason changes."""

@@ -146,12 +146,12 @@
     );
   }
 
-  // The points of a line that have finite numbers, and its colour.
+  // The points of a line that have finite numbers, and its colour: that of its number unless it has one.
   function finiteLine(line, i) {
     const points = line.x
       .map((x, n) => [x, line.y[n], line.low?.[n], line.high?.[n]])
       .filter(([x, y]) => Number.isFinite(x) && Number.isFinite(y));
-    return { ...line, points, colour: `c${i % 6}` };
+    return { ...line, points, colour: `c${(line.colour ?? i) % 6}` };
   }
 
   // series: {name, x, y, low?, high?, href?(x) -> address or null}. share: drawn from 0 to 100 %. The chart fills its
@@ -171,7 +171,8 @@
       if (entry.contentRect.width > 60) fit(Math.floor(entry.contentRect.width));
     }).observe(drawing);
     if (series.length > 1) {
-      const keys = lines.map((line) => h("span", null, h("i", { class: `key ${line.colour}` }), line.name));
+      const named = new Map(lines.map((line) => [line.name, line.colour])); // lines of one name have one colour
+      const keys = [...named].map(([name, colour]) => h("span", null, h("i", { class: `key ${colour}` }), name));
       const legend = h("p", { class: "legend" }, keys);
       return h("figure", null, h("figcaption", null, title, " "), drawing, legend);
     }

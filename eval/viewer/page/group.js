@@ -54,13 +54,15 @@
     );
   }
 
-  function turnCell(g, e, t, episodes, credit, markedStates) {
+  function turnCell(g, e, t, episodes, { credit, markedStates, parting }) {
     const episode = episodes[e];
     const turn = episode.turns[t];
     if (!turn) return h("td", { class: "none" });
     const advantage = viewer.advantage(episode, t, credit);
+    const isParting = [parting?.high, parting?.low].some((end) => end?.e === e && end.t === t);
     const classes = [
       "turn",
+      isParting && "parting",
       viewer.differs(episode, t) && "differs",
       markedStates.has(episode.states?.[t]) && "marked",
       turn.valid === false && "invalid",
@@ -82,6 +84,7 @@
         viewer.shortAction(turn.action || "(no action)", 44),
       ),
       advantage === undefined ? null : viewer.chip(advantage),
+      isParting ? h("small", { class: "reward" }, "the ways part") : null,
       !sign(advantage) && credit !== "grpo" && viewer.visitedOnce(episodes, e, t)
         ? h("small", { class: "once", title: viewer.ONCE }, "visited once")
         : null,
@@ -89,8 +92,51 @@
     );
   }
 
+  // The two turns of one state whose credit differs most although they do different things: there the ways part.
+  // Credit by episode is the same everywhere, so it shows no such state. null: no state has two ways.
+  viewer.parting = (episodes, credit) => {
+    if (credit === undefined || credit === "grpo") return null;
+    const bounds = new Map(); // state -> the turns with the highest and the lowest credit
+    episodes.forEach((episode, e) => {
+      episode.turns.forEach((turn, t) => {
+        const state = episode.states?.[t];
+        const advantage = viewer.advantage(episode, t, credit);
+        if (state === undefined || advantage === undefined) return;
+        const here = { e, t, advantage, action: turn.action };
+        const { high = here, low = here } = bounds.get(state) ?? {};
+        bounds.set(state, {
+          high: advantage > high.advantage ? here : high,
+          low: advantage < low.advantage ? here : low,
+        });
+      });
+    });
+    const gap = ({ high, low }) => high.advantage - low.advantage;
+    const choices = [...bounds.values()].filter(({ high, low }) => high.action !== low.action);
+    const [best] = choices.sort((a, b) => gap(b) - gap(a));
+    return best && sign(best.high.advantage) > sign(best.low.advantage) ? best : null;
+  };
+
+  const CREDIT_NOTE =
+    "The credit of a turn contains that of the turns after it. Where all episodes from a state succeed, the choice " +
+    "does not matter, and the credit is 0.";
+
+  viewer.partingNote = (g, episodes, credit) => {
+    const parting = viewer.parting(episodes, credit);
+    if (!parting) return null;
+    const way = ({ e, t, action, advantage }) => {
+      const href = viewer.episodeLink(g, e, { turn: t + 1 });
+      return [h("a", { href }, viewer.shortAction(action || "(no action)", 60)), " ", viewer.chip(advantage)];
+    };
+    const { high, low } = parting;
+    return [
+      h("p", { class: "parting-note" }, "Here the two ways part: ", way(high), " against ", way(low)),
+      h("p", { class: "soft" }, CREDIT_NOTE),
+    ];
+  };
+
   // One row per turn, one column per episode. markedStates: the states of the node that was clicked in the graph.
-  function matrix(g, episodes, credit, markedStates) {
+  viewer.matrix = (g, episodes, credit, markedStates) => {
+    const options = { credit, markedStates, parting: viewer.parting(episodes, credit) };
     const longest = Math.max(...episodes.map((episode) => episode.turns.length));
     const heads = episodes.map((episode, e) => episodeHead(g, e, episode));
     const rows = Array.from({ length: longest }, (_, t) =>
@@ -98,12 +144,12 @@
         "tr",
         null,
         h("th", { scope: "row" }, t + 1),
-        episodes.map((_, e) => turnCell(g, e, t, episodes, credit, markedStates)),
+        episodes.map((_, e) => turnCell(g, e, t, episodes, options)),
       ),
     );
     const head = h("tr", null, h("th", { scope: "col" }, "turn"), heads);
     return h("table", { class: "matrix" }, h("thead", null, head), h("tbody", null, rows));
-  }
+  };
 
   // How often the two credits disagree, and what that means.
   function disagreement(episodes) {
@@ -144,6 +190,17 @@
     );
   }
 
+  const GOAL = /(?:Your task is to|Instruction):\s*(?:\[SEP\]\s*)?([^\n[]+)/;
+
+  // The task as a sentence: the environment's own, the part of the first observation that says it, or a short one.
+  viewer.goal = (episodes) => {
+    const [first] = episodes;
+    const observation = first?.turns[0]?.observation ?? "";
+    const isShort = observation.length <= 240 && !observation.trim().includes("\n");
+    const text = first?.info?.goal ?? observation.match(GOAL)?.[1] ?? (isShort ? observation : "");
+    return typeof text === "string" && text.trim() ? h("p", { class: "task-goal" }, viewer.short(text, 240)) : null;
+  };
+
   function goalText(episodes) {
     const goal = episodes[0]?.turns[0]?.observation || "";
     if (!goal) return null;
@@ -163,7 +220,11 @@
     let credit = credits.includes(query.credit) ? query.credit : credits[0];
     let markedStates = new Set();
     const table = viewer.region("Episodes side by side");
-    const draw = () => table.replaceChildren(matrix(g, episodes, credit, markedStates));
+    const note = h("div");
+    const draw = () => {
+      table.replaceChildren(viewer.matrix(g, episodes, credit, markedStates));
+      note.replaceChildren(...[viewer.partingNote(g, episodes, credit)].flat(Infinity).filter(Boolean));
+    };
     const chooseCredit = (name) => {
       credit = name;
       draw();
@@ -185,7 +246,9 @@
       ),
       page: [
         h("h1", null, viewer.short(group.task, 120)),
+        viewer.goal(episodes),
         groupFacts(g, group),
+        note,
         goalText(episodes),
         graph ? [h("h2", null, "States"), graph] : viewer.noTurns(),
         h("h2", null, "Episodes side by side"),

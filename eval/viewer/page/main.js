@@ -95,17 +95,20 @@
     }
   }
 
-  async function show() {
+  // isRedrawn: whether the page was there before, so that the reader's place in it is restored.
+  async function show(isRedrawn) {
     latest += 1;
     const number = latest;
     const content = await load();
     if (number !== latest) return; // another page was requested while this one waited for its episodes
+    const place = isRedrawn ? viewer.place() : null;
     document.title = `${viewer.visible(content.title)} · gagpo view`;
     neighbours = content.neighbours || [null, null];
     trail = content.trail;
     drawTrail();
     main.replaceChildren(...[content.page, content.neighbours && steps()].flat(Infinity).filter(Boolean));
-    moveTo(content.focus);
+    if (place) viewer.restore(place);
+    else moveTo(content.focus);
     performance.mark("drawn");
     document.documentElement.dataset.ready = location.hash || "#/";
   }
@@ -185,5 +188,5 @@
   });
 
   viewer.show = show;
-  addEventListener("hashchange", show);
+  addEventListener("hashchange", () => show(false));
 })();

@@ -191,17 +191,26 @@
     return h("details", { class: "more-curves" }, summary, h("div", { class: "charts" }, charts));
   }
 
-  viewer.runPage = (number) => {
-    const { runs } = viewer.data;
+  function progress(run) {
+    if (!viewer.data.live) return null;
+    const done = viewer.number(run.metrics.iteration?.at(-1) ?? 0, 6);
+    const total = run.iterations ? ` of ${viewer.visible(run.iterations)}` : "";
+    return h("p", { class: "headline" }, "iteration ", h("b", null, done), total);
+  }
+
+  viewer.runPage = async (number) => {
+    const { runs, live } = viewer.data;
     const run = runs[number];
     const algorithm = run.algorithm && h("small", null, viewer.visible(run.algorithm));
     const section = h(
       "section",
       { class: "run" },
       h("h1", null, viewer.visible(run.name), algorithm),
+      progress(run),
       headline(run),
       curves(run, number),
       health(run.health),
+      live ? await viewer.newest(number) : null,
       moreCurves(run),
     );
     return {

@@ -17,6 +17,7 @@
       average: bySplit("average"),
       curve: run.metrics[metric] || [],
       iterations: run.metrics.iteration?.at(-1) ?? 0,
+      progress: `${run.metrics.iteration?.at(-1) ?? 0}${run.iterations ? ` of ${viewer.visible(run.iterations)}` : ""}`,
     };
   };
 
@@ -49,9 +50,10 @@
   const averageText = (estimate, measure) =>
     h("small", { class: "soft average" }, `averaged weights: ${measure.text(estimate.value)}`);
 
+  const selected = []; // numbers of runs; they stay when the page is drawn again
+
   // The two runs that are selected, and a link that compares them.
   function selection(runs) {
-    const selected = [];
     const offer = h("p", { role: "status", class: "offer" });
     const draw = () => {
       const names = selected.map((number) => viewer.short(runs[number].name, 30));
@@ -115,7 +117,7 @@
     ["algorithm", "Algorithm", (row) => viewer.short(row.algorithm, 60), (row) => row.algorithm],
     ["environment", "Environment", (row) => viewer.short(row.environment, 50), (row) => row.environment],
     ["seed", "Seed", (row) => viewer.short(row.seed, 30), (row) => Number(row.seed) || 0],
-    ["iterations", "Iterations", (row) => row.iterations, (row) => row.iterations],
+    ["iterations", "Iterations", (row) => row.progress, (row) => row.iterations],
   ];
 
   function matches(row, query) {
@@ -148,6 +150,23 @@
     return h("p", null, link, ` in ${viewer.times(sources.length, "episode file")}.`);
   }
 
+  // One chart for training and one for each split, with a line per run. Seeds of the same settings have one colour.
+  function allCurves(runs, splits, measure) {
+    const variants = [...new Set(runs.map(({ variant }) => variant))];
+    const line = (run, x, y) => ({ name: viewer.visible(run.variant), x, y, colour: variants.indexOf(run.variant) });
+    const training = runs.map((run) => line(run, run.metrics.iteration ?? [], run.metrics[measure.metric] ?? []));
+    const evaluated = splits.map((split) => {
+      const lines = runs.map((run) => {
+        const points = viewer.measured(run, split);
+        const values = points.map(([, evaluation]) => evaluation[measure.key].value);
+        return line(run, points.map(([x]) => x), values);
+      });
+      return viewer.chart(`${measure.name} on ${viewer.visible(split)}`, lines, { share: measure.share, height: 260 });
+    });
+    const title = `${measure.name} in training`;
+    return [viewer.chart(title, training, { share: measure.share, height: 260 }), ...evaluated];
+  }
+
   viewer.runs = (query) => {
     const { runs } = viewer.data;
     const rows = runs.map(rowOf);
@@ -165,11 +184,18 @@
       },
     });
     table.page.splice(3, 0, offer);
+    const curves = viewer.measures().map((measure) => allCurves(runs, splits, measure));
     return {
       ...table,
       title: viewer.times(runs.length, "run"),
       trail: [],
-      page: [...table.page, allGroups(), viewer.problems()],
+      page: [
+        ...table.page,
+        h("h2", null, "Curves"),
+        h("div", { class: "charts" }, curves),
+        allGroups(),
+        viewer.problems(),
+      ],
     };
   };
 

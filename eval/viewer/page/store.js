@@ -17,8 +17,10 @@
     const start = []; // the first group of each source
     for (let g = 0; g < count; g += 1) start[groups.source[g]] ??= g;
     data = { ...index, first, owner, start, lower: index.tasks.map((task) => task.toLowerCase()) };
+    const isRedrawn = viewer.data !== undefined;
     viewer.data = data;
-    viewer.show();
+    viewer.show(isRedrawn);
+    viewer.follow(index);
   };
 
   viewer.shard = (name, groups) => {

@@ -29,6 +29,20 @@ def test_a_sound_file_leaves_nothing_aside(tmp_path):
     assert not (tmp_path / "metrics.damaged.jsonl").exists()
 
 
+def test_what_a_resumed_run_repeats_is_removed(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1}\n')
+    for name in ("evals/iteration-0001-test.json", "evals/iteration-0002-test.json", "evals/before-test.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "episodes").mkdir()
+    for name in ("train-0001", "train-0002", "train-mine", "before-test"):
+        (tmp_path / "episodes" / f"{name}.jsonl").write_text("")
+    RunFolder(tmp_path).rewind(1)
+    assert sorted(path.stem for path in tmp_path.glob("e*/*")) == [
+        "before-test", "before-test", "iteration-0001-test", "train-0001", "train-mine",
+    ]  # fmt: skip
+
+
 def test_a_run_is_not_made_shorter_than_it_is(corridor, tmp_path):
     folder = RunFolder.create(tmp_path / "run", load(corridor(training={"iterations": 40})))
     for iteration in (1, 2, 3):

@@ -79,6 +79,19 @@ def test_the_episodes_of_the_first_and_the_last_iteration_are_kept(corridor, tmp
     assert {path.stem for path in (folder.path / "episodes").iterdir()} == labels
 
 
+def test_the_episodes_of_the_newest_iteration_can_always_be_looked_at(corridor, tmp_path):
+    config = corridor(training={"iterations": 7, "save_episodes_every": 3}, evaluation={"splits": []})
+    folder = RunFolder.create(tmp_path / "run", load(config))
+    stored = []
+
+    def look(event):
+        if isinstance(event, IterationFinished):
+            stored.append([int(path.stem[-4:]) for path in sorted((folder.path / "episodes").iterdir())])
+
+    train(folder, report=look, quiet=True)
+    assert stored == [[1], [1, 2], [1, 3], [1, 3, 4], [1, 3, 5], [1, 3, 6], [1, 3, 6, 7]]
+
+
 def train_folder(config, path):
     folder = RunFolder.create(path, load(config))
     train(folder, quiet=True)
