@@ -40,10 +40,21 @@ def shipped_suites() -> dict[str, Path]:
 
 
 def read_suite(suite: str) -> dict[str, SuiteEntry]:
-    """The task sets of a YAML file or of a shipped suite, by name.
+    """The task sets of a YAML file or of a shipped suite, by name; of ``agents:math,sql``, two of ``agents``.
 
     Raises: InvalidArgument naming the file, the task set and the key.
     """
+    name, colon, chosen = suite.rpartition(":")
+    if not colon or Path(suite).is_file():
+        return _read_file(suite)
+    entries = _read_file(name)
+    names = chosen.split(",")
+    if unknown := [each for each in names if each not in entries]:
+        raise InvalidArgument(f"unknown task set {unknown[0]!r:.80} of {name}; choose from {', '.join(entries)}")
+    return {each: entries[each] for each in names}
+
+
+def _read_file(suite: str) -> dict[str, SuiteEntry]:
     shipped = shipped_suites()
     path = shipped.get(suite, Path(suite))
     if not path.is_file():

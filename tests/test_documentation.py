@@ -112,6 +112,10 @@ def test_the_settings_page_is_what_the_code_makes():
     assert read(DOCS / "settings.md") == tool("settings_page").page(), "python .ci/settings_page.py > docs/settings.md"
 
 
+def test_the_board_is_made_from_the_stored_results():
+    assert read(DOCS / "board.md") == tool("board").page(), "python .ci/board.py > docs/board.md"
+
+
 def test_every_setting_has_a_sentence():
     page = tool("settings_page")
     silent = [

@@ -29,15 +29,43 @@ def compare(
     results: Annotated[list[Path], typer.Argument(help="Two or more result files or run folders.")],
     split: Annotated[str | None, typer.Option(help="Split to compare in run folders; by default the first.")] = None,
     pass_at: Annotated[str | None, typer.Option("--pass-at", help=PASS_AT)] = None,
+    figure: Annotated[Path | None, typer.Option(help="Of suites: draw this file, .png, .pdf or .svg.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare evaluations of the same tasks with paired tests."""
+    """Compare evaluations of the same tasks, or of the same suite, with paired tests."""
+    from gagpo.base.errors import InvalidArgument
     from gagpo.base.tables import text_width
+    from gagpo.eval.suite_results import is_suite
+
+    if any(is_suite(path) for path in results):
+        _compare_suites(results, split, pass_at, figure, as_json)
+        return
+    if figure is not None:
+        raise InvalidArgument("--figure is for results of suites (gagpo eval --suite); runs: gagpo report --curves")
     from gagpo.eval.at_k import read_ks
     from gagpo.eval.compare import compare_files
 
     comparison = compare_files(results, split, read_ks(pass_at))
     say(*comparison.lines(text_width()))
+    if as_json:
+        print_json(comparison.record())
+
+
+def _compare_suites(
+    results: Sequence[Path], split: str | None, pass_at: str | None, figure: Path | None, as_json: bool
+) -> None:
+    from gagpo.base.errors import InvalidArgument
+    from gagpo.base.tables import text_width
+    from gagpo.eval.suite_figure import plot_suites
+    from gagpo.eval.suite_results import compare_suites
+
+    for name, value in (("--split", split), ("--pass-at", pass_at)):
+        if value is not None:
+            raise InvalidArgument(f"{name} is not for results of suites: compare the files of a task set instead")
+    comparison = compare_suites(results)
+    say(*comparison.lines(text_width()))
+    if figure is not None:
+        say(f"wrote {plot_suites(comparison.suites, figure)}")
     if as_json:
         print_json(comparison.record())
 

@@ -53,8 +53,11 @@ def evaluate(
         records = {name: _print_outcome(outcome, name) for name, outcome in outcomes.items()}
     else:  # one table of all
         records = {name: outcome.result.summary() for name, outcome in outcomes.items()}
-    if len(records) > 1 or options["suite"] is not None:
-        records |= _print_overall({name: outcome.result for name, outcome in outcomes.items()})
+    results = {name: outcome.result for name, outcome in outcomes.items()}
+    if options["suite"] is not None:
+        records |= _print_suite(str(options["suite"]), results, out)
+    elif len(records) > 1:
+        records |= _print_overall(results)
     if files:
         say(*(f"wrote {file_of_environment(path, name)}" for path in files for name in outcomes))
     if as_json:
@@ -102,6 +105,25 @@ def _print_overall(results: Mapping[str, EvalResult]) -> dict[str, dict[str, obj
     if has_rewards:
         record["mean_reward"] = whole_reward(results.values()).record()
     return {"the whole": record}
+
+
+def _print_suite(suite: str, results: Mapping[str, EvalResult], out: Path | None) -> dict[str, dict[str, object]]:
+    """Print the results of a suite, write its file and its figure; return the mean as JSON-ready values.
+
+    out: the suite's file; None to write nothing.
+    """
+    from gagpo.base.tables import text_width
+    from gagpo.eval.models import file_of_environment
+    from gagpo.eval.suite_figure import plot_suites
+    from gagpo.eval.suite_results import MEAN, SuiteResult
+
+    result = SuiteResult(suite, results)
+    say(*result.table().lines(text_width()))
+    if out is not None:
+        result.save(out, {name: file_of_environment(out, name) for name in results})
+        figure = plot_suites({result.model: result}, out.with_suffix(".png"))
+        say(f"wrote {out} and {figure}")
+    return {MEAN: result.record()}
 
 
 def _print_outcome(outcome: EvaluationOutcome, env: str) -> dict[str, object]:

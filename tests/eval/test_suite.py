@@ -50,6 +50,17 @@ def test_options_of_the_command_count_more_than_those_of_the_suite(suite):
     assert {(each.temperature, each.episodes_per_task) for each in requests.values()} == {(0.0, 3)}
 
 
+def test_some_task_sets_of_a_suite_can_be_chosen(suite):
+    assert list(read_suite(f"{suite}:long")) == ["long"]
+    assert list(read_suite("agents:sql,math")) == ["sql", "math"]
+    for name, message in (
+        ("agents:maths", "unknown task set 'maths'.*math"),
+        ("agent:math", "no suite 'agent'.*agents"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            read_suite(name)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -131,5 +131,20 @@ def test_a_suite_prints_one_table_and_writes_a_result_for_each_task_set(inside, 
     suite.write_text(f"near: {{environment: '{corridor}', tasks: 2}}\nfar: {{environment: '{corridor}', tasks: 3}}\n")
     done = inside("eval", "expert", "--suite", suite, "--out", tmp_path / "out.json", "-q", "--json")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("the whole") == 2 and "near" in done.stdout and "100.0 [" in done.stdout
-    assert {path.name for path in tmp_path.glob("out.*")} == {"out.near.json", "out.far.json"}
+    assert "mean" in done.stdout and "near" in done.stdout and "100.0 [" in done.stdout
+    names = {"out.json", "out.png", "out.near.json", "out.far.json"}
+    assert {path.name for path in tmp_path.glob("out.*")} == names
+    assert inside("eval", "random", "--suite", suite, "--out", tmp_path / "low.json", "-q").returncode == 0
+    files = [tmp_path / "low.json", tmp_path / "out.json"]
+    done = inside("compare", *files, "--figure", tmp_path / "both.png", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "out minus low" in done.stdout and (tmp_path / "both.png").stat().st_size > 1000
+    mean = json.loads(done.stdout.splitlines()[-1])["differences"]["out"]["mean"]
+    assert mean["low"] < mean["value"] < mean["high"]
+    for arguments, message in (
+        ((files[0], tmp_path / "out.near.json"), "out.near.json has no results of a suite"),
+        ((*files, "--split", "test"), "--split is not for results of suites"),
+        ((tmp_path / "out.near.json", tmp_path / "low.near.json", "--figure", "f.png"), "--figure is for"),
+    ):
+        done = inside("compare", *arguments)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr

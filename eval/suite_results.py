@@ -1,0 +1,245 @@
+"""Results of suites: a file that names a result for each task set, the mean over task sets, and comparisons."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from gagpo.base import durable
+from gagpo.base.errors import InvalidArgument
+from gagpo.base.tables import WIDTH, Table, facts
+from gagpo.eval.compare import compare_results
+from gagpo.eval.results import EvalResult
+from gagpo.eval.statistics import Interval, holm, random_sign_flips
+from gagpo.eval.summary import p_value, plain, with_interval
+from gagpo.runs.reading import BadResult, Document, parse, read_text, validated
+
+FORMAT = "gagpo suite 1"
+MEAN = "mean"
+
+
+class ResultFile(Document):
+    """A result of a suite: its file, next to the suite's, and the SHA-256 of its content."""
+
+    file: str = Field(pattern=r"^[^/\\\x00]{1,255}$")  # never a path that leads elsewhere
+    sha256: str
+
+
+class SuiteFile(Document):
+    """The file of a suite's results."""
+
+    format: str
+    suite: str
+    results: dict[str, ResultFile] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """A model's results in the task sets of a suite, by their names.
+
+    suite: name or file of the suite.
+    """
+
+    suite: str
+    results: Mapping[str, EvalResult]
+
+    @property
+    def model(self) -> str:
+        """The model that was evaluated."""
+        return next(iter(self.results.values())).model
+
+    @property
+    def mean(self) -> Interval:
+        """The mean of the success rates; every task set counts equally, whatever its size."""
+        return mean_of([result.success for result in self.results.values()])
+
+    def table(self) -> Table:
+        """Success with intervals, mean reward and turns of every task set, and the mean success."""
+        rows = [
+            [
+                name,
+                str(result.task_set.tasks),
+                with_interval(result.success),
+                plain(result.mean_reward.value, 3),
+                plain(result.mean_turns),
+            ]
+            for name, result in self.results.items()
+        ]
+        tasks = str(sum(result.task_set.tasks for result in self.results.values()))
+        mean = [MEAN, tasks, with_interval(self.mean), "", ""]
+        return Table(["task set", "tasks", "success %", "reward", "turns"], [*rows, mean])
+
+    def record(self) -> dict[str, object]:
+        """JSON-ready values."""
+        return {"suite": self.suite, "model": self.model, "mean": self.mean.record()}
+
+    def save(self, path: Path, files: Mapping[str, Path]) -> None:
+        """Write the suite's file. files: those of the results, which are next to it."""
+        results = {name: {"file": file.name, "sha256": digest_of(file)} for name, file in files.items()}
+        record = {"format": FORMAT, "suite": self.suite, "results": results}
+        durable.write_text(path, json.dumps(record, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> SuiteResult:
+        """Read a suite's file and the results that it names.
+
+        Raises: BadResult if a file is wrong, or is not the one that was evaluated.
+        """
+        document = validated(SuiteFile, parse(read_text(path), str(path)), str(path))
+        if document.format != FORMAT:
+            raise BadResult(f"{path}: format must be {FORMAT!r} (got {document.format!r:.80})")
+        results = {}
+        for name, entry in document.results.items():
+            file = path.with_name(entry.file)
+            results[name] = EvalResult.load(file)
+            if digest_of(file) != entry.sha256:
+                raise BadResult(f"{file} is not the result that {path} names: its SHA-256 differs; evaluate again")
+        return cls(document.suite, results)
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def is_suite(path: Path) -> bool:
+    """Whether a file has results of a suite."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return FORMAT.encode() in file.read(80)
+
+
+def mean_of(intervals: Sequence[Interval]) -> Interval:
+    """The mean of independent estimates, with the distances of their bounds combined by "square and add".
+
+    Zou & Donner (2008): exact intervals of the parts, which need not be symmetric, give that of a sum.
+    """
+    count = len(intervals)
+    value = math.fsum(part.value for part in intervals) / count
+    low = value - math.hypot(*(part.value - part.low for part in intervals)) / count
+    high = value + math.hypot(*(part.high - part.value for part in intervals)) / count
+    return Interval(value, low, high, intervals[0].level)
+
+
+@dataclass(frozen=True)
+class SuiteDifference:
+    """One result minus the first, in a task set or in the mean. p_holm: corrected within a result's table."""
+
+    task_set: str
+    rise: Interval
+    gained: int
+    lost: int
+    p_holm: float
+
+    def record(self) -> dict[str, object]:
+        """JSON-ready values."""
+        values = {name: value for name, value in vars(self).items() if name not in ("task_set", "rise")}
+        return {**self.rise.record(), **values}
+
+
+@dataclass(frozen=True)
+class SuiteComparison:
+    """Suite results by label, the first as the baseline; the differences of each of the others by its label."""
+
+    suites: dict[str, SuiteResult]
+    differences: dict[str, list[SuiteDifference]]
+
+    def results_table(self) -> Table:
+        """Success of all, with one column each."""
+        suites = self.suites.values()
+        names = next(iter(suites)).results
+        rows = [[name, *(with_interval(suite.results[name].success) for suite in suites)] for name in names]
+        return Table(["success %", *self.suites], [*rows, [MEAN, *(with_interval(suite.mean) for suite in suites)]])
+
+    def difference_tables(self) -> dict[str, Table]:
+        """The differences of each result that is compared with the first, by what is subtracted from what."""
+        baseline = next(iter(self.suites))
+        tables = {}
+        for label, differences in self.differences.items():
+            rows = [
+                [
+                    row.task_set,
+                    with_interval(row.rise, signed=True),
+                    str(row.gained),
+                    str(row.lost),
+                    p_value(row.p_holm),
+                ]
+                for row in differences
+            ]
+            header = ["difference", "points", "better", "worse", "p (Holm)"]
+            tables[f"{label} minus {baseline}"] = Table(header, rows)
+        return tables
+
+    def lines(self, width: int = WIDTH) -> list[str]:
+        """The tables as ASCII lines of at most ``width`` columns."""
+        lines = [*(line for part in self.results_table().split(width) for line in (*part.lines(width), ""))]
+        for title, table in self.difference_tables().items():
+            lines += [*facts([("difference", title)], width), *table.lines(width), ""]
+        note = "95 % intervals, paired by task; every task set counts equally in the mean; p of the mean: sign flips"
+        return [*lines, *facts([("note", note)], width)]
+
+    def record(self) -> dict[str, object]:
+        """JSON-ready values."""
+        return {
+            "suites": {label: suite.record() for label, suite in self.suites.items()},
+            "differences": {
+                label: {row.task_set: row.record() for row in differences}
+                for label, differences in self.differences.items()
+            },
+        }
+
+
+def compare_suites(paths: Sequence[Path]) -> SuiteComparison:
+    """Compare the results of suites with the first, task by task; each is named by its file without ``.json``.
+
+    Raises:
+        InvalidArgument: a path is no file of a suite, or the suites have different task sets.
+    """
+    for path in paths:
+        if not is_suite(path):
+            raise InvalidArgument(f"{path} has no results of a suite; compare suites with suites, or single results")
+    names = {path.stem for path in paths}
+    labels = [path.stem if len(names) == len(paths) else str(path).removesuffix(".json") for path in paths]
+    suites = {label: SuiteResult.load(path) for label, path in zip(labels, paths, strict=True)}
+    if len(suites) != len(paths):
+        raise InvalidArgument("the same result file is named twice")
+    (first_label, first), *others = suites.items()
+    for label, suite in others:
+        if suite.results.keys() != first.results.keys():
+            names = [", ".join(each.results) for each in (first, suite)]
+            raise InvalidArgument(f"{first_label} and {label} have different task sets: {names[0]}; {names[1]}")
+    return SuiteComparison(suites, {label: _differences(first, suite, label) for label, suite in others})
+
+
+def _differences(first: SuiteResult, other: SuiteResult, label: str) -> list[SuiteDifference]:
+    """The differences in every task set, and that of the means."""
+    rows = []
+    weighted = []
+    for name, result in first.results.items():
+        comparison = compare_results({f"{name} (baseline)": result, f"{name} ({label})": other.results[name]})
+        (difference,) = comparison.differences
+        rows.append((name, difference))
+        weighted.append([_rates(each) / len(each.tasks) for each in (result, other.results[name])])
+    before, after = (np.concatenate(side) for side in zip(*weighted, strict=True))
+    p_mean = random_sign_flips(before, after)
+    corrected = holm([difference.p for _, difference in rows])
+    differences = [
+        SuiteDifference(name, difference.rise, difference.gained, difference.lost, p_holm)
+        for (name, difference), p_holm in zip(rows, corrected, strict=True)
+    ]
+    gained, lost = sum(row.gained for row in differences), sum(row.lost for row in differences)
+    return [*differences, SuiteDifference(MEAN, mean_of([row.rise for row in differences]), gained, lost, p_mean)]
+
+
+def _rates(result: EvalResult) -> np.ndarray:
+    """The success rate of every task, in the order of the tasks' ids."""
+    successes, tries = result.counts
+    return np.asarray(successes, dtype=float) / np.asarray(tries, dtype=float)
