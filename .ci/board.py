@@ -31,8 +31,8 @@ LEARNED = {
 
 HEAD = """# Board
 
-Success in % with 95 % intervals on the task sets of the [suite](evaluation.md#suites) `agents`: twenty tasks each, none
-of which is in a training split. A dash is a task set that the model was not made for; the mean counts all task sets
+Success in % with 95 % intervals on the task sets of the [suite](evaluation.md#suites) `agents`: twenty tasks each of
+splits that are not for training. A dash is a task set that the model was not made for; the mean counts all task sets
 equally and needs all of them. Twenty tasks tell apart only what is far apart.
 """
 TAIL = """

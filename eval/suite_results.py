@@ -211,12 +211,12 @@ def compare_suites(paths: Sequence[Path]) -> SuiteComparison:
     suites = {label: SuiteResult.load(path) for label, path in zip(labels, paths, strict=True)}
     if len(suites) != len(paths):
         raise InvalidArgument("the same result file is named twice")
-    (first_label, first), *others = suites.items()
-    for label, suite in others:
+    (first_label, first), *compared = suites.items()
+    for label, suite in compared:
         if suite.results.keys() != first.results.keys():
             names = [", ".join(each.results) for each in (first, suite)]
             raise InvalidArgument(f"{first_label} and {label} have different task sets: {names[0]}; {names[1]}")
-    return SuiteComparison(suites, {label: _differences(first, suite, label) for label, suite in others})
+    return SuiteComparison(suites, {label: _differences(first, suite, label) for label, suite in compared})
 
 
 def _differences(first: SuiteResult, other: SuiteResult, label: str) -> list[SuiteDifference]:
