@@ -25,7 +25,7 @@ LEARNED = {
     "starter:alfworld-household": "imitation",
     "starter:webshop": "imitation, weak on purpose",
     "starter:maths": "imitation, weak on purpose",
-    "runs/alfworld-quickstart": "`starter:alfworld`, then RL (`gagpo train alfworld-quickstart`)",
+    "runs/alfworld-quickstart, iteration 20": "`starter:alfworld`, then RL (`gagpo train alfworld-quickstart`)",
 }
 """How each model of the board came about."""
 

@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from gagpo.base import renamed
 from gagpo.base.errors import GagpoError, InvalidArgument, MissingPackage, is_termination
+from gagpo.base.extras import pip_install
 from gagpo.base.nearest import hint, nearest
 from gagpo.envs.argument_types import require_types
 from gagpo.envs.base import Kwargs, TextEnv
@@ -57,7 +58,7 @@ def require_arguments(env_id: str, kwargs: Kwargs | None = None) -> EnvSpec:
     _, arguments = reward_weights(spec, kwargs or {})
     for module, package in getattr(creator, "packages", {}).items():
         if find_module(module) is None:
-            raise MissingPackage(f"environment {env_id} needs the package {module}: pip install '{package}'")
+            raise MissingPackage(f"environment {env_id} needs the package {module}: {pip_install(package)}")
     signature = signature_of(spec)
     missing_names = sorted(signature.required - set(arguments))
     unknown_names = [str(name) for name in arguments if name not in signature.names and name not in _OF_GYMNASIUM]

@@ -103,7 +103,8 @@ def _family(name: str) -> EnvSpec:
 
     if importlib.util.find_spec("reasoning_gym") is None:
         raise UnknownEnvironment(
-            f"environment 'reasoning_gym:{name}' needs the package reasoning-gym: pip install 'gagpo[reasoning-gym]'"
+            f"environment 'reasoning_gym:{name}' needs the package reasoning-gym: "
+            "pip install -c constraints.txt -e '.[reasoning-gym]'"
         )
     if name not in families():
         raise UnknownEnvironment(f"environment 'reasoning_gym:{name}': unknown family", advice=hint(name, families()))

@@ -15,7 +15,9 @@ def hub_tables(path: str, config: str | None) -> Mapping[str, Any]:
     try:
         import datasets
     except ImportError:
-        raise DataMissing(f"reading {path} needs the datasets package: pip install 'gagpo[data]'") from None
+        raise DataMissing(
+            f"reading {path} needs the datasets package: pip install -c constraints.txt -e '.[data]'"
+        ) from None
     was_offline = datasets.config.HF_HUB_OFFLINE
     verbosity = datasets.logging.get_verbosity()
     # The cache first: no waiting for the network, and the same rows as last time.
@@ -52,7 +54,9 @@ def saved_tables(folder: Path) -> Mapping[str, Any] | None:
     try:
         import datasets
     except ImportError:
-        raise DataMissing(f"reading {folder} needs the datasets package: pip install 'gagpo[data]'") from None
+        raise DataMissing(
+            f"reading {folder} needs the datasets package: pip install -c constraints.txt -e '.[data]'"
+        ) from None
     try:
         saved = datasets.load_from_disk(str(folder))
     except Exception as error:  # the library raises errors of a dozen unrelated classes here

@@ -66,7 +66,7 @@ class ToolServer:
 
     def __init__(self, command: Sequence[str], start_timeout: float = 20.0, environment: Sequence[str] = ()):
         if find_spec("mcp") is None:
-            raise MissingPackage("an MCP server needs the package mcp: pip install 'gagpo[mcp]'")
+            raise MissingPackage("an MCP server needs the package mcp: pip install -c constraints.txt -e '.[mcp]'")
         self.command = tuple(command)
         self._variables = {name: os.environ[name] for name in (*_INHERITED, *environment) if name in os.environ}
         self._name = repr(" ".join(command)[:200])

@@ -35,7 +35,7 @@ class Session:
             from gagpo.envs.openenv.client import CheckedClient
         except ImportError:
             raise MissingPackage(
-                "an OpenEnv server requires the package openenv: pip install 'gagpo[openenv]'"
+                "an OpenEnv server requires the package openenv: pip install -e '.[openenv]'"
             ) from None
         self.url = url
         self.field = field

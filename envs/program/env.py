@@ -68,7 +68,9 @@ class ProgramEnv(TextEnv):
     ):
         super().__init__(max_turns=max_turns, **kwargs)
         if not (find_spec("uvicorn") and find_spec("starlette")):
-            raise MissingPackage("a program needs starlette and uvicorn: pip install 'gagpo[gateway]'")
+            raise MissingPackage(
+                "a program needs starlette and uvicorn: pip install -c constraints.txt -e '.[gateway]'"
+            )
         words = command_words(command)
         if bool(words) == bool(agent):
             raise InvalidArgument("give either command='python my_agent.py' or agent='module:function'")

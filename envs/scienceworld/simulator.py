@@ -225,7 +225,9 @@ def simulator_command() -> tuple[list[str], Path]:
     """
     package = importlib.util.find_spec("scienceworld")
     if package is None or package.origin is None or importlib.util.find_spec("py4j") is None:
-        raise MissingPackage("ScienceWorld needs the package scienceworld: pip install 'gagpo[scienceworld]'")
+        raise MissingPackage(
+            "ScienceWorld needs the package scienceworld: pip install -c constraints.txt -e '.[scienceworld]'"
+        )
     from py4j.java_gateway import find_jar_path
 
     folder = Path(package.origin).parent

@@ -83,7 +83,7 @@ def require_selenium() -> None:
     try:
         import selenium  # noqa: F401
     except ImportError:
-        raise BrowserMissing("gagpo/Web-v0 needs Selenium: pip install 'gagpo[web]'") from None
+        raise BrowserMissing("gagpo/Web-v0 needs Selenium: pip install -c constraints.txt -e '.[web]'") from None
 
 
 def find_programs() -> tuple[str, str]:

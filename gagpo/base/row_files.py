@@ -231,7 +231,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise DataMissing(f"reading {path} needs pyarrow: pip install 'gagpo[data]'") from None
+        raise DataMissing(f"reading {path} needs pyarrow: pip install -c constraints.txt -e '.[data]'") from None
     number = 0
     batches: Iterator[Any] | None = None
     while True:

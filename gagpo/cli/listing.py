@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from gagpo.base.extras import pip_install
 from gagpo.base.tables import ascii_only
 from gagpo.cli.options import Json, first_comment, print_json, print_table, say
 
@@ -170,7 +171,7 @@ def _families_of_environments() -> list[CatalogEntry]:
             f"{package}:NAME",
             f"such as {about}",
             package,
-            "" if find_spec(package) else f"the package {package} is not installed: pip install '{install}'",
+            "" if find_spec(package) else f"the package {package} is not installed: {pip_install(install)}",
         )
         for package, (about, install) in packages.items()
     ]

@@ -53,7 +53,9 @@ class Base:
 def require_peft() -> None:
     """AdapterError unless peft can be imported."""
     if importlib.util.find_spec("peft") is None:
-        raise AdapterError("lora needs peft, which is not installed: pip install 'gagpo[lora]', or leave lora out")
+        raise AdapterError(
+            "lora needs peft, which is not installed: pip install -c constraints.txt -e '.[lora]', or leave lora out"
+        )
 
 
 def inject(model: Any, rank: int, alpha: float, targets: str | Sequence[str], seed: int = 0) -> None:

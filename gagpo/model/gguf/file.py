@@ -67,7 +67,9 @@ def require_packages() -> None:
     """Raise ConversionError if a package is missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
-        raise ConversionError(f"GGUF files require {' and '.join(missing)}: pip install 'gagpo[gguf]'")
+        raise ConversionError(
+            f"GGUF files require {' and '.join(missing)}: pip install -c constraints.txt -e '.[gguf]'"
+        )
 
 
 def require_convertible(path: Path) -> None:

@@ -117,7 +117,7 @@ def test_without_java_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingPackage, match=r"pip install 'gagpo\[scienceworld\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install -c constraints\.txt -e '\.\[scienceworld\]'"):
         simulator_command()
 
 

@@ -628,7 +628,7 @@ def test_a_missing_program_says_what_to_install(monkeypatch, program):
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "selenium", None)
-    with pytest.raises(BrowserMissing, match=r"pip install 'gagpo\[web\]'"):
+    with pytest.raises(BrowserMissing, match=r"pip install -c constraints\.txt -e '\.\[web\]'"):
         Browser().open("/", lambda request: PageResponse(b""))
 
 

@@ -13,7 +13,7 @@ import pytest
 from gagpo.envs.web.devtools import SocketDevTools
 from gagpo.envs.web.errors import BrowserLost, Navigated
 
-pytest.importorskip("websocket", reason="needs Selenium: pip install 'gagpo[web]'")
+pytest.importorskip("websocket", reason="needs Selenium: pip install -c constraints.txt -e '.[web]'")
 
 
 @contextlib.contextmanager

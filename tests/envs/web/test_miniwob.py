@@ -19,7 +19,9 @@ from tests.envs.web.conftest import needs_browser
 
 pytestmark = [
     *needs_browser,
-    pytest.mark.skipif(importlib.util.find_spec("miniwob") is None, reason="needs miniwob: pip install 'gagpo[web]'"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("miniwob") is None, reason="needs miniwob: pip install -c constraints.txt -e '.[web]'"
+    ),
 ]
 FAST = ("click-checkboxes", "click-tab-2", "email-inbox-reply", "enter-date", "social-media", "use-autocomplete")
 
@@ -245,7 +247,7 @@ def test_wrong_options_are_errors(options, message):
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr("gagpo.envs.web.miniwob.source.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(BrowserMissing, match=r"pip install 'gagpo\[web\]'"):
+    with pytest.raises(BrowserMissing, match=r"pip install -c constraints\.txt -e '\.\[web\]'"):
         MiniWoB()
 
 

@@ -302,7 +302,7 @@ def test_wrong_settings_are_refused_in_one_line(corridor, tmp_path, changes, mes
 def test_without_peft_a_run_says_what_to_install(corridor, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     monkeypatch.setattr(adapters.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(AdapterError, match=r"pip install 'gagpo\[lora\]'"):
+    with pytest.raises(AdapterError, match=r"pip install -c constraints\.txt -e '\.\[lora\]'"):
         train(RunFolder.new(tmp_path / "run", load(corridor(lora=LORA))), quiet=True)
     assert not (tmp_path / "run").exists()
 

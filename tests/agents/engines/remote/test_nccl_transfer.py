@@ -177,7 +177,10 @@ def test_options_and_command_name_the_backend(tmp_path):
 
 def test_without_vllm_the_error_names_the_extra(tiny, router, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(MissingPackage, match=r"needs vLLM .*pip install 'gagpo\[vllm\]', or set engine\.options\.tr"):
+    with pytest.raises(
+        MissingPackage,
+        match=r"needs vLLM .*pip install -c constraints\.txt -e '\.\[vllm\]', or set engine\.options\.tr",
+    ):
         NcclTransfer(tiny[0], "float32", torch.device("cpu"), router.run, 5.0)
 
 

@@ -120,7 +120,9 @@ def test_the_last_error_of_a_log_is_found(tmp_path):
 
 def test_a_missing_vllm_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("gagpo.agents.engines.remote.placement.find_spec", lambda name: None)
-    with pytest.raises(MissingPackage, match=r"pip install 'gagpo\[vllm\]'.*or name servers elsewhere"):
+    with pytest.raises(
+        MissingPackage, match=r"pip install -c constraints\.txt -e '\.\[vllm\]'.*or name servers elsewhere"
+    ):
         Server(ServerPlan("folder"), tmp_path / "log")
 
 
