@@ -135,6 +135,24 @@ def signature_of(spec: EnvSpec) -> Signature:
     return signature
 
 
+def default_arguments(env_id: str) -> dict[str, object]:
+    """The arguments that ``env_id`` has if none are given; empty for an id that is not registered.
+
+    Never imports the module of a ``module:`` id: the ids come from result files and runs, also of other people.
+    """
+    if env_id not in gymnasium.registry:
+        return {}
+    spec = find_spec(env_id)
+    try:
+        constructors = list(_constructors(creator_of(spec)))
+    except (ImportError, ValueError):  # ValueError: a constructor without a signature
+        return {}
+    defaults: dict[str, object] = {}
+    for parameters, _ in reversed(constructors):  # those of derived classes count more
+        defaults |= {name: each.default for name, each in parameters.items() if each.default is not each.empty}
+    return {**defaults, **spec.kwargs}
+
+
 def _constructors(creator: Callable[..., object]) -> Iterable[tuple[Mapping[str, inspect.Parameter], bool]]:
     """The parameters of a creator and of the constructors of its base classes, and whether each is of this package."""
     if not isinstance(creator, type):

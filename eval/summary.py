@@ -6,10 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gagpo.base.tables import WIDTH, Table, facts
+from gagpo.envs.arguments import default_arguments
 from gagpo.eval.at_k import Measure, measures_of, shown_ks
 from gagpo.eval.results import EvalResult, joint_headline, whole, whole_reward
 from gagpo.eval.statistics import Interval
 from gagpo.runs.headline import Headline
+
+MISSING = object()
+"""The default of an argument without one."""
 
 
 def percent(value: float, signed: bool = False) -> str:
@@ -83,10 +87,25 @@ def number(value: float, share: bool = False) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
+def _changed_arguments(environment: str, kwargs: Mapping[str, object]) -> list[str]:
+    """The arguments that are not the environment's defaults, as they are typed: ``counts.train=600``."""
+    defaults = default_arguments(environment)
+    texts = []
+    for name, value in sorted(kwargs.items()):
+        default = defaults.get(name, MISSING)
+        if isinstance(default, tuple):  # a result has lists
+            default = list(default)
+        if value == default:
+            continue
+        inner = value.items() if isinstance(value, dict) and value else None
+        texts += [f"{name}.{key}={part}" for key, part in inner] if inner else [f"{name}={value}"]
+    return texts
+
+
 def task_set_facts(result: EvalResult, tries: str = "") -> list[tuple[str, str]]:
     """Environment, split and model of a result. tries: how often its tasks were run, if results differ in it."""
     task_set = result.task_set
-    kwargs = ", ".join(f"{key}={value!r}" for key, value in sorted(task_set.kwargs.items()))
+    kwargs = ", ".join(_changed_arguments(task_set.environment, task_set.kwargs))
     if not tries:
         tries = "once each" if task_set.tries == 1 else f"{task_set.tries} times each"
     at = "" if result.temperature is None else f" at temperature {result.temperature:g}"

@@ -202,7 +202,7 @@ def test_the_files_of_the_drawing_exist_and_define_what_travels_on():
 
 def test_the_pages_stay_within_their_limits():
     pages = {path.name: words(path) for path in DOCS.glob("*.md")}
-    pages = {name: count for name, count in pages.items() if name not in tool("budgets").GENERATED}
+    pages = {name: count for name, count in pages.items() if name not in ("settings.md", "board.md")}
     assert sum(pages.values()) <= 28_000 and words(ROOT / "README.md") <= 1_000
     assert {name for name, count in pages.items() if count > 2_000} == set()
 
