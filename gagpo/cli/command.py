@@ -31,7 +31,7 @@ class ContinuedCommand(TyperCommand):
             raise
 
     def get_params(self, ctx: Context) -> list[Parameter]:
-        return _named(super().get_params(ctx))
+        return _named(ctx, super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
@@ -41,7 +41,7 @@ class Program(TyperGroup):
     """The same for the program itself."""
 
     def get_params(self, ctx: Context) -> list[Parameter]:
-        return _named(super().get_params(ctx))
+        return _named(ctx, super().get_params(ctx))
 
 
 def speaks() -> bool:
@@ -53,10 +53,15 @@ def speaks() -> bool:
     return PARENT not in os.environ if rank is None else rank == "0"
 
 
-def _named(parameters: list[Parameter]) -> list[Parameter]:
+def _named(ctx: Context, parameters: list[Parameter]) -> list[Parameter]:
     for parameter in parameters:
         if isinstance(parameter, TyperOption) and parameter.is_flag:
             parameter.metavar = ""
+        elif isinstance(parameter, TyperOption) and parameter.metavar is None:
+            # With ranges the names of options are cut at 80 columns. The type checks them, and its error names them.
+            parameter.metavar = (parameter.display_type(ctx) or "").replace(" range", "")
+            if parameter.max is None and parameter.min in (0, 1):
+                parameter.min = None  # of the help alone
         elif isinstance(parameter, TyperArgument) and parameter.metavar is None:
             parameter.metavar = parameter.name.upper()
     return parameters
