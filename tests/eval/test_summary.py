@@ -11,7 +11,7 @@ ALFWORLD = "gagpo/ALFWorld-v0"
     ("environment", "kwargs", "texts"),
     [
         (ALFWORLD, {"size": "small", "seed": 0, "task_types": None, "held_out": 0.0}, []),
-        (ALFWORLD, {"size": "full", "counts": {"train": 20}, "max_turns": 15}, ["counts.train=20", "max_turns=15", "size=full"]),
+        (ALFWORLD, {"size": "full", "counts": {"train": 20}, "seed": 1}, ["counts.train=20", "seed=1", "size=full"]),
         ("gagpo/Terminal-v0", {"levels": [1, 2, 3], "seed": 3}, ["seed=3"]),
         ("not/here-v0", {"a": {}, "b": "x"}, ["a={}", "b=x"]),
         ("no_such_module:X-v0", {"n": 1}, ["n=1"]),

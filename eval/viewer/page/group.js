@@ -84,7 +84,7 @@
         viewer.shortAction(turn.action || "(no action)", 44),
       ),
       advantage === undefined ? null : viewer.chip(advantage),
-      isParting ? h("small", { class: "reward" }, "the ways part") : null,
+      isParting ? h("small", { class: "parting-mark" }, "the ways part") : null,
       !sign(advantage) && credit !== "grpo" && viewer.visitedOnce(episodes, e, t)
         ? h("small", { class: "once", title: viewer.ONCE }, "visited once")
         : null,
@@ -172,10 +172,11 @@
     return marked ? h("p", { class: "soft once-note" }, viewer.ONCE) : null;
   }
 
-  function groupFacts(g, group) {
+  // isNamed: whether the name of the task is one of the facts, because the heading is its sentence.
+  function groupFacts(g, group, isNamed) {
     const shows = viewer.data.runs[group.source.run].shows;
     const facts = [
-      viewer.short(group.type, 60),
+      isNamed ? viewer.short(group.task, 120) : viewer.short(group.type, 60),
       viewer.sourceName(group.source),
       shows.includes("reward") && `mean reward ${viewer.number(group.reward)}`,
       shows.includes("success") && `${group.wins} of ${group.size} succeed`,
@@ -192,13 +193,12 @@
 
   const GOAL = /(?:Your task is to|Instruction):\s*(?:\[SEP\]\s*)?([^\n[]+)/;
 
-  // The task as a sentence: the environment's own, the part of the first observation that says it, or a short one.
+  // The task as a sentence: the environment's own, or what the first observation says it is; empty without any.
   viewer.goal = (episodes) => {
     const [first] = episodes;
-    const observation = first?.turns[0]?.observation ?? "";
-    const isShort = observation.length <= 240 && !observation.trim().includes("\n");
-    const text = first?.info?.goal ?? observation.match(GOAL)?.[1] ?? (isShort ? observation : "");
-    return typeof text === "string" && text.trim() ? h("p", { class: "task-goal" }, viewer.short(text, 240)) : null;
+    const text = first?.info?.goal ?? first?.turns[0]?.observation.match(GOAL)?.[1] ?? "";
+    const sentence = typeof text === "string" ? viewer.short(text, 240) : "";
+    return sentence.charAt(0).toUpperCase() + sentence.slice(1);
   };
 
   function goalText(episodes) {
@@ -245,9 +245,8 @@
         viewer.data.groups.size[near] === undefined ? null : viewer.groupLink(near),
       ),
       page: [
-        h("h1", null, viewer.short(group.task, 120)),
-        viewer.goal(episodes),
-        groupFacts(g, group),
+        h("h1", null, viewer.goal(episodes) || viewer.short(group.task, 120)),
+        groupFacts(g, group, Boolean(viewer.goal(episodes))),
         note,
         goalText(episodes),
         graph ? [h("h2", null, "States"), graph] : viewer.noTurns(),

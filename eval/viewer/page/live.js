@@ -80,9 +80,9 @@
   function groupItem(group) {
     const success = viewer.data.runs[group.source.run].shows.includes("success");
     const result = success
-      ? [viewer.bar(group.wins / group.size), ` ${group.wins} of ${group.size}`]
-      : ` ${viewer.number(group.reward)}`;
-    return h("li", null, result, " ", h("a", { href: viewer.groupLink(group.g) }, viewer.short(group.task, 60)));
+      ? [viewer.bar(group.wins / group.size), h("span", null, `${group.wins} of ${group.size}`)]
+      : h("span", null, viewer.number(group.reward));
+    return h("li", null, result, h("a", { href: viewer.groupLink(group.g) }, viewer.short(group.task, 60)));
   }
 
   // Its groups, and the last one whose episodes end differently with the credit of every turn.
@@ -103,7 +103,7 @@
       h("h2", null, `Episodes of iteration ${sources[source].iteration}`),
       h("ul", { class: "groups" }, ofSource.slice(-24).map(groupItem)),
       h("h2", null, "Credit of the last group with different ends"),
-      viewer.goal(episodes),
+      h("p", { class: "task-goal" }, viewer.goal(episodes) || viewer.short(group.task, 120)),
       viewer.partingNote(group.g, episodes, credit),
       viewer.region(label, viewer.matrix(group.g, episodes, credit, new Set())),
     );

@@ -228,6 +228,33 @@ def test_frames_are_few_and_the_words_beside_them_count_and_explain_them(tmp_pat
     assert seen == 1
 
 
+def test_a_group_opens_with_its_task_in_english_and_the_turn_where_the_ways_part(
+    tmp_path, make_groups, browser, hostile
+):
+    run = make_groups(tmp_path / "run", iterations=1)
+    path = run / "episodes" / "train-0001.jsonl"
+    episodes = [json.loads(line) for line in path.read_text().splitlines()]
+    for episode in episodes:
+        if episode["task"] == "task 0":
+            episode["info"] = {"goal": f"go to the hall {hostile}"}
+        elif episode["task"] == "task 1":
+            episode["info"] = {"goal": ["no text"]}
+    path.write_text("".join(json.dumps(episode) + "\n" for episode in episodes))
+    pages = Pages(browser, export([run], tmp_path / "out").as_uri())
+    pages.go("#/group/0/train-0001/0?credit=gagpo")
+    assert pages.js("return document.querySelector('h1').innerText").startswith("Go to the hall <script>")
+    note = pages.js("return document.querySelector('.parting-note').innerText")
+    assert note.startswith("Here the two ways part: left") and "against right" in note and "+" in note and "−" in note
+    marked = pages.js("return [...document.querySelectorAll('td.parting a')].map((link) => link.innerText)")
+    assert sorted(marked) == ["left", "right"] and "the credit is 0" in pages.text
+    pages.js("document.querySelector(`input[value='grpo']`).click()")  # the same for a whole episode
+    assert pages.js("return document.querySelectorAll('.parting-note, td.parting').length") == 0
+    pages.go("#/group/0/train-0001/2?credit=gagpo")  # no episode succeeds
+    assert pages.js("return document.querySelectorAll('.parting-note').length") == 0
+    pages.go("#/group/0/train-0001/1")
+    assert pages.js("return document.querySelector('h1').innerText") == "task 1" and pages.errors() == []
+
+
 def test_what_the_model_was_sent_is_folded_and_one_click_away(tmp_path, make_groups, browser, hostile):
     run = make_groups(tmp_path / "run", iterations=1, text=hostile)
     path = run / "episodes" / "train-0001.jsonl"
