@@ -206,8 +206,8 @@ def compare_suites(paths: Sequence[Path]) -> SuiteComparison:
     for path in paths:
         if not is_suite(path):
             raise InvalidArgument(f"{path} has no results of a suite; compare suites with suites, or single results")
-    names = {path.stem for path in paths}
-    labels = [path.stem if len(names) == len(paths) else str(path).removesuffix(".json") for path in paths]
+    stems = {path.stem for path in paths}
+    labels = [path.stem if len(stems) == len(paths) else str(path).removesuffix(".json") for path in paths]
     suites = {label: SuiteResult.load(path) for label, path in zip(labels, paths, strict=True)}
     if len(suites) != len(paths):
         raise InvalidArgument("the same result file is named twice")
@@ -242,4 +242,5 @@ def _differences(first: SuiteResult, other: SuiteResult, label: str) -> list[Sui
 def _rates(result: EvalResult) -> np.ndarray:
     """The success rate of every task, in the order of the tasks' ids."""
     successes, tries = result.counts
-    return np.asarray(successes, dtype=float) / np.asarray(tries, dtype=float)
+    rates: np.ndarray = np.asarray(successes, dtype=float) / np.asarray(tries, dtype=float)
+    return rates

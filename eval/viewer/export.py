@@ -36,6 +36,7 @@ LOG = logging.getLogger("gagpo")
 MARKER = ".gagpo-view"  # marks a folder that may be replaced
 DATA = "data"
 INDEX = f"{DATA}/index.js"
+LONGEST_GOAL = 300  # characters
 SHARD = 600_000  # characters of one shard, about
 OUTCOMES = ("terminated", "truncated", "failed")
 
@@ -90,6 +91,8 @@ def write_file(folder: Path, run: int, path: Path, calculate_credit: CreditCalcu
     source.state = state_of(path)
     episodes, source.problems = read_episode_file(path)
     source.outcomes = outcomes_of(episodes)
+    goals = {episode.task: episode.info.get("goal") for episode in episodes}
+    source.goals = {task: goal[:LONGEST_GOAL] for task, goal in goals.items() if isinstance(goal, str)}
     groups = _grouped(episodes)
     credited = _credited(calculate_credit, [episode for group in groups for episode in group])
     shard: list[dict[str, object]] = []

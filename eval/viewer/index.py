@@ -55,6 +55,7 @@ class EpisodeFile:
     """One episode file in the index.
 
     state: time of its last change in nanoseconds, and its size.
+    goals: the tasks as sentences, by their names, where the environment has them.
     """
 
     run: int
@@ -68,6 +69,7 @@ class EpisodeFile:
     problems: list[str] = field(default_factory=list)
     outcomes: Outcomes = field(default_factory=Outcomes)
     state: tuple[int, int] = (0, 0)
+    goals: dict[str, str] = field(default_factory=dict)
 
     def record(self) -> dict[str, object]:
         """Its entry in the index, without groups and episodes."""
@@ -94,6 +96,7 @@ def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequenc
     settings = [run.settings for run in runs]
     entries = [entry for source in sources for entry in source.groups]
     tasks = {name: number for number, name in enumerate(dict.fromkeys(entry.task for entry in entries))}
+    goals = {task: goal for source in sources for task, goal in source.goals.items()}
     types = {name: number for number, name in enumerate(dict.fromkeys(entry.type for entry in entries))}
     groups: dict[str, list[object]] = {"source": [n for n, source in enumerate(sources) for _ in source.groups]}
     groups |= _columns(GroupEntry, entries)
@@ -114,6 +117,7 @@ def index(runs: Sequence[Run], sources: Sequence[EpisodeFile], problems: Sequenc
         ],
         "sources": [source.record() for source in sources],
         "tasks": list(tasks),
+        "goals": [goals.get(task, "") for task in tasks],
         "types": list(types),
         "groups": groups,
         "episodes": _columns(EpisodeEntry, [entry for source in sources for entry in source.episodes]),

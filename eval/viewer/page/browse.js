@@ -252,8 +252,11 @@
     [
       "task",
       "Task",
-      (g) => h("a", { href: viewer.groupLink(g) }, viewer.short(group(g).task, 90)),
-      (g) => group(g).task,
+      (g) => {
+        const { task, name } = group(g);
+        return h("a", { href: viewer.groupLink(g), title: viewer.short(task, 200) }, viewer.short(name, 90));
+      },
+      (g) => group(g).name,
     ],
     ...typeColumn((g) => group(g).type),
     ["when", "From", (g) => viewer.sourceName(group(g).source), source],
@@ -290,7 +293,7 @@
   function episodeCell(e) {
     const g = owner(e);
     const href = viewer.episodeLink(g, e - viewer.data.first[g]);
-    return h("a", { href }, viewer.short(group(g).task, 90));
+    return h("a", { href, title: viewer.short(group(g).task, 200) }, viewer.short(group(g).name, 90));
   }
 
   const outcomeCell = (e) => h("span", { class: flags(e) & 1 ? "good" : "bad" }, viewer.outcome(flags(e)));

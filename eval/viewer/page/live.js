@@ -82,7 +82,7 @@
     const result = success
       ? [viewer.bar(group.wins / group.size), h("span", null, `${group.wins} of ${group.size}`)]
       : h("span", null, viewer.number(group.reward));
-    return h("li", null, result, h("a", { href: viewer.groupLink(group.g) }, viewer.short(group.task, 60)));
+    return h("li", null, result, h("a", { href: viewer.groupLink(group.g) }, viewer.short(group.name, 60)));
   }
 
   // Its groups, and the last one whose episodes end differently with the credit of every turn.

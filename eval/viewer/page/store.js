@@ -16,7 +16,8 @@
     for (let g = 0; g < count; g += 1) owner.fill(g, first[g], first[g + 1]);
     const start = []; // the first group of each source
     for (let g = 0; g < count; g += 1) start[groups.source[g]] ??= g;
-    data = { ...index, first, owner, start, lower: index.tasks.map((task) => task.toLowerCase()) };
+    const lower = index.tasks.map((task, t) => `${task} ${index.goals[t]}`.toLowerCase());
+    data = { ...index, first, owner, start, lower };
     const isRedrawn = viewer.data !== undefined;
     viewer.data = data;
     viewer.show(isRedrawn);
@@ -59,12 +60,13 @@
 
   // One group, by its number in the index.
   viewer.group = (g) => {
-    const { groups, sources, tasks, types, start } = data;
+    const { groups, sources, tasks, goals, types, start } = data;
     const source = sources[groups.source[g]];
     return {
       g,
       source,
       task: tasks[groups.task[g]],
+      name: goals[groups.task[g]] || tasks[groups.task[g]], // for people
       type: types[groups.type[g]],
       size: groups.size[g],
       wins: groups.wins[g],

@@ -241,6 +241,9 @@ def test_a_group_opens_with_its_task_in_english_and_the_turn_where_the_ways_part
             episode["info"] = {"goal": ["no text"]}
     path.write_text("".join(json.dumps(episode) + "\n" for episode in episodes))
     pages = Pages(browser, export([run], tmp_path / "out").as_uri())
+    pages.go("#/groups?task=the+HALL")  # found by its sentence
+    rows = pages.js("return [...document.querySelectorAll('.rows tbody a')].map((a) => [a.innerText, a.title])")
+    assert rows[0][0].startswith("go to the hall <script>") and {title for _, title in rows} == {"task 0"}
     pages.go("#/group/0/train-0001/0?credit=gagpo")
     assert pages.js("return document.querySelector('h1').innerText").startswith("Go to the hall <script>")
     note = pages.js("return document.querySelector('.parting-note').innerText")
