@@ -46,7 +46,7 @@ def view(
 
 def _follow(paths: list[Path], output: Path, opened: bool) -> None:
     """Update the pages until the runs have finished, nothing has changed for an hour, or Ctrl-C."""
-    from gagpo.eval.viewer.live import follow
+    from gagpo.eval.viewer.updates import follow
 
     def begin(page: Path) -> None:
         say(f"writing {page.parent} while the run trains; open {page}; Ctrl-C ends it")

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from gagpo.eval.viewer import live
-from gagpo.eval.viewer.live import LivePages, follow
+from gagpo.eval.viewer import updates
+from gagpo.eval.viewer.updates import UpdatedPages, follow
 from gagpo.runs.reading import BadResult
 
 
@@ -36,7 +36,7 @@ def add_iterations(run, source):
 
 
 def test_a_run_without_an_iteration_has_a_page(tmp_path):
-    pages = LivePages([begin_run(tmp_path / "run")], tmp_path / "out")
+    pages = UpdatedPages([begin_run(tmp_path / "run")], tmp_path / "out")
     assert pages.update() and not pages.finished
     index = index_of(tmp_path / "out")
     assert index["live"] and index["problems"] == [] and index["runs"][0]["iterations"] == "30"
@@ -44,7 +44,7 @@ def test_a_run_without_an_iteration_has_a_page(tmp_path):
 
 def test_only_what_has_changed_is_written_again(tmp_path, make_groups):
     run = begin_run(tmp_path / "run")
-    pages = LivePages([run], tmp_path / "out")
+    pages = UpdatedPages([run], tmp_path / "out")
     pages.update()
     add_iterations(run, make_groups(tmp_path / "first", iterations=1))
     assert pages.update() and not pages.update()
@@ -63,7 +63,7 @@ def test_only_what_has_changed_is_written_again(tmp_path, make_groups):
 def test_a_killed_and_resumed_run_replaces_what_it_repeats(tmp_path, make_groups):
     run = begin_run(tmp_path / "run")
     add_iterations(run, make_groups(tmp_path / "first", iterations=3))
-    pages = LivePages([run], tmp_path / "out")
+    pages = UpdatedPages([run], tmp_path / "out")
     pages.update()
     rows = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(rows[:1]) + rows[1][: len(rows[1]) // 2])  # killed while it wrote
@@ -78,7 +78,7 @@ def test_runs_that_begin_later_get_later_numbers(tmp_path, make_groups, folder):
     logs.mkdir(parents=True)
     make_groups(tmp_path / "runs" / "walk-seed2", iterations=1)
     (logs / "walk-seed2.log").write_text("")
-    pages = LivePages([tmp_path / folder], tmp_path / "out")
+    pages = UpdatedPages([tmp_path / folder], tmp_path / "out")
     pages.update()
     begin_run(tmp_path / "runs" / "walk-seed1")
     (logs / "walk-seed1.log").write_text("")
@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path, make
     (run / "episodes" / "train-0002.jsonl").write_text("no episodes\n")
     (run / "evals").mkdir()
     (run / "evals" / "after-test.json").write_text("{")
-    pages = LivePages([run], tmp_path / "out")
+    pages = UpdatedPages([run], tmp_path / "out")
     pages.update()
     problems = index_of(tmp_path / "out")["problems"]
     assert any("train-0002" in problem for problem in problems) and any("after-test" in problem for problem in problems)
@@ -103,11 +103,11 @@ def test_other_files_are_never_replaced(tmp_path, make_groups):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(BadResult, match="not written by the viewer"):
-        LivePages([make_groups(tmp_path / "run")], tmp_path / "mine")
+        UpdatedPages([make_groups(tmp_path / "run")], tmp_path / "mine")
 
 
 def test_following_ends_when_nothing_changes_and_tells_the_page(tmp_path, make_groups, monkeypatch):
-    monkeypatch.setattr(live, "POLL", 0.01)
+    monkeypatch.setattr(updates, "POLL", 0.01)
     texts, opened = [], []
     follow([make_groups(tmp_path / "run")], tmp_path / "out", opened.append, texts.append, idle=0.2)
     assert opened == [tmp_path / "out" / "index.html"] and "nothing has changed" in texts[-1]
@@ -115,14 +115,14 @@ def test_following_ends_when_nothing_changes_and_tells_the_page(tmp_path, make_g
 
 
 def test_following_waits_for_a_run_and_not_for_ever(tmp_path, make_groups, monkeypatch):
-    monkeypatch.setattr(live, "POLL", 0.01)
+    monkeypatch.setattr(updates, "POLL", 0.01)
     begin = threading.Timer(0.3, make_groups, [tmp_path / "run"])
     begin.start()
     texts = []
     follow([tmp_path / "run"], tmp_path / "out", lambda page: None, texts.append, idle=0.1)
     begin.join()
     assert texts[0].startswith("waiting for") and len(texts) == 2
-    monkeypatch.setattr(live, "START", 0.05)
+    monkeypatch.setattr(updates, "START", 0.05)
     with pytest.raises(BadResult, match="no such run folder"):
         follow([tmp_path / "none"], tmp_path / "other", lambda page: None, texts.append)
     assert not (tmp_path / "other").exists()

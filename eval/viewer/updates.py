@@ -43,7 +43,7 @@ SETTLED_SWEEP = 300.0  # the same for a folder of runs, in which another may beg
 IDLE = 3600.0  # seconds without a change after which a run counts as abandoned
 
 
-class LivePages:
+class UpdatedPages:
     """Pages of runs that grow.
 
     A run that is killed and resumed goes on in the same pages: what it repeats replaces what was there. Runs keep their
@@ -152,7 +152,7 @@ def follow(
         BadResult: no run is on disk after five minutes, or ``output`` has other files.
     """
     _wait_for_run(paths, say)
-    pages = LivePages(paths, output)
+    pages = UpdatedPages(paths, output)
     settled = SETTLED if all(is_begun(path) for path in paths) else SETTLED_SWEEP
     changed = noted = time.monotonic()
     try:
