@@ -50,7 +50,9 @@ def read_suite(suite: str) -> dict[str, SuiteEntry]:
     entries = _read_file(name)
     names = chosen.split(",")
     if unknown := [each for each in names if each not in entries]:
-        raise InvalidArgument(f"unknown task set {unknown[0]!r:.80} of {name}; choose from {', '.join(entries)}")
+        raise InvalidArgument(
+            f"unknown task set {unknown[0]!r:.80} of {name}", advice=f"choose from {', '.join(entries)}"
+        )
     return {each: entries[each] for each in names}
 
 

@@ -94,13 +94,15 @@ class SuiteResult:
         """
         document = validated(SuiteFile, parse(read_text(path), str(path)), str(path))
         if document.format != FORMAT:
-            raise BadResult(f"{path}: format must be {FORMAT!r} (got {document.format!r:.80})")
+            raise BadResult(f"format must be {FORMAT!r} (got {document.format!r:.80})", key="format", where=path)
         results = {}
         for name, entry in document.results.items():
             file = path.with_name(entry.file)
             results[name] = EvalResult.load(file)
             if digest_of(file) != entry.sha256:
-                raise BadResult(f"{file} is not the result that {path} names: its SHA-256 differs; evaluate again")
+                raise BadResult(
+                    f"{file} is not the result that {path} names: its SHA-256 differs", advice="evaluate again"
+                )
         return cls(document.suite, results)
 
 
@@ -205,7 +207,9 @@ def compare_suites(paths: Sequence[Path]) -> SuiteComparison:
     """
     for path in paths:
         if not is_suite(path):
-            raise InvalidArgument(f"{path} has no results of a suite; compare suites with suites, or single results")
+            raise InvalidArgument(
+                f"{path} has no results of a suite", advice="compare suites with suites, or single results"
+            )
     stems = {path.stem for path in paths}
     labels = [path.stem if len(stems) == len(paths) else str(path).removesuffix(".json") for path in paths]
     suites = {label: SuiteResult.load(path) for label, path in zip(labels, paths, strict=True)}
@@ -215,7 +219,9 @@ def compare_suites(paths: Sequence[Path]) -> SuiteComparison:
     for label, suite in compared:
         if suite.results.keys() != first.results.keys():
             names = [", ".join(each.results) for each in (first, suite)]
-            raise InvalidArgument(f"{first_label} and {label} have different task sets: {names[0]}; {names[1]}")
+            raise InvalidArgument(
+                f"{first_label} and {label} have different task sets: {names[0]}", advice=f"{names[1]}"
+            )
     return SuiteComparison(suites, {label: _differences(first, suite, label) for label, suite in compared})
 
 

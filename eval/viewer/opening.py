@@ -75,13 +75,15 @@ def folders_in(paths: Sequence[Path], is_wanted: Callable[[Path], bool]) -> list
     folders: list[Path] = []
     for folder in paths:
         if not folder.exists():
-            raise BadResult(f"{folder}: no such run folder or file")
+            raise BadResult("no such run folder or file", where=folder)
         if folder.is_file() or is_wanted(folder):
             folders.append(folder)
             continue
         inside = [path for path in _candidates(folder) if not path.name.startswith(".") and is_wanted(path)]
         if not inside:
-            raise BadResult(f"{folder}: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)")
+            raise BadResult(
+                "neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)", where=folder
+            )
         folders += inside
     return folders
 

@@ -41,7 +41,9 @@ def compare(
         _compare_suites(results, split, pass_at, figure, as_json)
         return
     if figure is not None:
-        raise InvalidArgument("--figure is for results of suites (gagpo eval --suite); runs: gagpo report --curves")
+        raise InvalidArgument(
+            "--figure is for results of suites (gagpo eval --suite)", advice="runs: gagpo report --curves"
+        )
     from gagpo.eval.at_k import read_ks
     from gagpo.eval.compare import compare_files
 
