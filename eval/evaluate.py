@@ -157,6 +157,13 @@ class EvaluationOutcome:
         """The error of the first failed episode; empty if none failed."""
         return first_failure(self.episodes)
 
+    @property
+    def tokens_written(self) -> int:
+        """Response tokens, of a model here or at a server; 0 for an agent without tokens."""
+        if self.usage:
+            return int(self.usage["completion"])
+        return sum(len(turn.response_ids) for episode in self.episodes for turn in episode.turns)
+
 
 @dataclass(frozen=True)
 class PreparedEvaluation:

@@ -60,8 +60,12 @@ class SuiteResult:
         """The mean of the success rates; every task set counts equally, whatever its size."""
         return mean_of([result.success for result in self.results.values()])
 
-    def table(self) -> Table:
-        """Success with intervals, mean reward and turns of every task set, and the mean success."""
+    def table(self, tokens: Mapping[str, int] | None = None, dollars: Mapping[str, float] | None = None) -> Table:
+        """Success with intervals, mean reward and turns of every task set, and the mean success.
+
+        tokens: response tokens by task set; the last row has their sum. None or all 0 for an agent without tokens.
+        dollars: what a server charged by task set; None for a model here.
+        """
         rows = [
             [
                 name,
@@ -73,8 +77,15 @@ class SuiteResult:
             for name, result in self.results.items()
         ]
         tasks = str(sum(result.task_set.tasks for result in self.results.values()))
-        mean = [MEAN, tasks, with_interval(self.mean), "", ""]
-        return Table(["task set", "tasks", "success %", "reward", "turns"], [*rows, mean])
+        rows.append([MEAN, tasks, with_interval(self.mean), "", ""])
+        header = ["task set", "tasks", "success %", "reward", "turns"]
+        if tokens and any(tokens.values()):
+            header.append("tokens")
+            _add_column(rows, [f"{tokens[name]:,}" for name in self.results], f"{sum(tokens.values()):,}")
+        if dollars:
+            header.append("cost")
+            _add_column(rows, [f"${dollars[name]:.2f}" for name in self.results], f"${math.fsum(dollars.values()):.2f}")
+        return Table(header, rows)
 
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
@@ -104,6 +115,12 @@ class SuiteResult:
                     f"{file} is not the result that {path} names: its SHA-256 differs", advice="evaluate again"
                 )
         return cls(document.suite, results)
+
+
+def _add_column(rows: Sequence[list[str]], cells: Sequence[str], total: str) -> None:
+    """Append a cell to each row; the last one is that of all."""
+    for row, cell in zip(rows, [*cells, total], strict=True):
+        row.append(cell)
 
 
 def digest_of(path: Path) -> str:

@@ -55,7 +55,7 @@ def evaluate(
         records = {name: outcome.result.summary() for name, outcome in outcomes.items()}
     results = {name: outcome.result for name, outcome in outcomes.items()}
     if options["suite"] is not None:
-        records |= _print_suite(str(options["suite"]), results, out)
+        records |= _print_suite(str(options["suite"]), outcomes, out)
     elif len(records) > 1:
         records |= _print_overall(results)
     if files:
@@ -107,7 +107,9 @@ def _print_overall(results: Mapping[str, EvalResult]) -> dict[str, dict[str, obj
     return {"the whole": record}
 
 
-def _print_suite(suite: str, results: Mapping[str, EvalResult], out: Path | None) -> dict[str, dict[str, object]]:
+def _print_suite(
+    suite: str, outcomes: Mapping[str, EvaluationOutcome], out: Path | None
+) -> dict[str, dict[str, object]]:
     """Print the results of a suite, write its file and its figure; return the mean as JSON-ready values.
 
     out: the suite's file; None to write nothing.
@@ -117,10 +119,12 @@ def _print_suite(suite: str, results: Mapping[str, EvalResult], out: Path | None
     from gagpo.eval.suite_figure import plot_suites
     from gagpo.eval.suite_results import MEAN, SuiteResult
 
-    result = SuiteResult(suite, results)
-    say(*result.table().lines(text_width()))
+    result = SuiteResult(suite, {name: outcome.result for name, outcome in outcomes.items()})
+    tokens = {name: outcome.tokens_written for name, outcome in outcomes.items()}
+    dollars = {name: outcome.usage["cost"] for name, outcome in outcomes.items() if outcome.usage}
+    say(*result.table(tokens, dollars).lines(text_width()))
     if out is not None:
-        result.save(out, {name: file_of_environment(out, name) for name in results})
+        result.save(out, {name: file_of_environment(out, name) for name in outcomes})
         figure = plot_suites({result.model: result}, out.with_suffix(".png"))
         say(f"wrote {out} and {figure}")
     return {MEAN: result.record()}

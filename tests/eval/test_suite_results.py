@@ -42,6 +42,15 @@ def test_every_task_set_counts_equally_in_the_mean(tmp_path):
     assert mean_of([Interval(0.5, 0.4, 0.7)]) == Interval(0.5, 0.4, 0.7)
 
 
+def test_the_table_has_tokens_and_costs_where_there_are_any(tmp_path):
+    suite = write_suite(tmp_path, "low")
+    names = list(suite.results)
+    assert suite.table(dict.fromkeys(names, 0)).header[-1] == "turns"
+    table = suite.table(dict(zip(names, (1200, 34), strict=True)), dict(zip(names, (0.5, 1.25), strict=True)))
+    assert table.header[-2:] == ["tokens", "cost"]
+    assert [row[-2:] for row in table.rows] == [["1,200", "$0.50"], ["34", "$1.25"], ["1,234", "$1.75"]]
+
+
 def test_the_interval_of_the_mean_covers_what_it_should():
     rng = np.random.default_rng(0)
     rates, counts = np.array([0.05, 0.4, 0.9]), [20, 20, 20]
