@@ -116,6 +116,16 @@ STUDIES = PAPERS | {
         chosen_on="train",
         common=["evaluation.every=0"],
     ),
+    "terminal": Study(  # a shell, unseen words; held-out families with --split unseen; `gagpo sft terminal-small` first
+        "configs/terminal-small.yaml",
+        {name: preset("gagpo", f"algorithm.credit={{name: {name}}}") for name in ("gagpo", "grpo", "gigpo")},
+        split="test",
+        chosen_on="validation",
+        common=[
+            *("evaluation.splits=[test,unseen]", "evaluation.every=0", "training.max_turns=5000"),
+            "optimizer.lr_scheduler=constant",
+        ],
+    ),
     "smollm2-gsm8k": Study(  # run `gagpo sft gsm8k-smollm2` first; the test problems are for `gagpo eval`, at the end
         "configs/gsm8k-smollm2.yaml",
         {name: preset(name) for name in ("gagpo", "grpo")},
