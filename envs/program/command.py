@@ -7,7 +7,7 @@ import os
 import selectors
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
@@ -33,11 +33,15 @@ class Tail:
         return self.data.decode("utf-8", "replace")
 
 
-def run(command: Sequence[str]) -> tuple[int, str, str]:
+def run(
+    command: Sequence[str], descriptors: Sequence[int] = (), on_start: Callable[[], None] | None = None
+) -> tuple[int, str, str]:
     """The exit status of a command (negative for a signal), and the end of its output and of its errors.
 
     Nothing goes to the disk, so a program cannot fill it with output. Processes that it started may write on after its
     end, and are not waited for.
+
+    descriptors: of files that it inherits. on_start: called once it has started.
 
     Raises: OSError if it cannot be started.
     """
@@ -47,7 +51,10 @@ def run(command: Sequence[str]) -> tuple[int, str, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         preexec_fn=functools.partial(guard.die_with_parent, os.getpid()),
+        pass_fds=descriptors,
     )
+    if on_start is not None:
+        on_start()
     assert child.stdout is not None and child.stderr is not None
     output = Tail()
     errors = Tail()

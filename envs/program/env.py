@@ -7,11 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from gagpo.base.cores import available_cores
 from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.base.nearest import hint
+from gagpo.base.sandbox import require_sandbox
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.command import command_words
 from gagpo.envs.pool import Pool
@@ -20,6 +21,8 @@ from gagpo.envs.program.messages import Json
 from gagpo.envs.program.tasks import SPLITS, read_tasks
 from gagpo.envs.program.variables import named, passed
 from gagpo.envs.tasks import Task, TaskSet
+
+Sandbox = Literal["none", "bubblewrap"]
 
 
 class ProgramEnv(TextEnv):
@@ -40,6 +43,8 @@ class ProgramEnv(TextEnv):
     tokens: sampled tokens after which no request is answered.
     timeout: seconds for the program's own work in an episode, without waiting for answers.
     memory: megabytes that the program and each process it starts may allocate; None for no limit.
+    sandbox: ``bubblewrap`` runs the command with its own network, processes and memory files, and this machine's files
+        read-only. It reaches the gateway and nothing else, and writes to ``TMPDIR``, ``/tmp`` and ``/dev/shm``.
     environment: names of environment variables that it gets in addition to the usual ones, such as ``PATH``
         (:data:`gagpo.envs.program.variables.PASSED`).
     """
@@ -60,6 +65,7 @@ class ProgramEnv(TextEnv):
         tokens: int = 1_000_000,
         timeout: float = 600.0,
         memory: int | None = None,
+        sandbox: Sandbox = "none",
         environment: str | Sequence[str] = (),
         columns: Mapping[str, str] | None = None,
         hidden: str | Sequence[str] | None = None,
@@ -76,15 +82,19 @@ class ProgramEnv(TextEnv):
             raise InvalidArgument("give either command='python my_agent.py' or agent='module:function'")
         for name, value in (("agent", agent), ("reward", reward)):
             if value and not (isinstance(value, str) and all(value.partition(":")[::2])):
-                raise InvalidArgument(f"{name} must be written module:function, got {value!r:.80}", key=name)
+                raise InvalidArgument(f"{name} must be written module:function, got {value!r:.80}")
+        if sandbox not in get_args(Sandbox):
+            raise InvalidArgument(f"sandbox must be none or bubblewrap (got {sandbox!r:.80})")
+        if agent and sandbox != "none":
+            raise InvalidArgument("sandbox: an agent shares its process with others; give command='python my_agent.py'")
         if words and words[0] == "python":
             words[0] = sys.executable
         if words and shutil.which(words[0]) is None:
             raise InvalidArgument(f"command: there is no program {words[0]!r:.80} here")
         for name, limit in (("tokens", tokens), ("timeout", timeout), ("memory", memory)):
             if limit is not None and not 0 < limit < 2**31:
-                raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}", key=name)
-        self.program = {"command": words, "agent": agent, "reward": reward}
+                raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}")
+        self.program = {"command": words, "agent": agent, "reward": reward, "sandbox": sandbox, "memory": memory}
         self.memory = memory
         self.tokens = tokens
         self.timeout = timeout
@@ -106,6 +116,8 @@ class ProgramEnv(TextEnv):
         from gagpo.envs.program.pool import ProgramPool
 
         env = cls(**kwargs)
+        if env.program["sandbox"] != "none":
+            require_sandbox()
         limits = Limits(env.max_turns, env.tokens, env.timeout, reset_timeout, step_timeout)
         every = passed([*env.environment, *env.reward_environment])
         of_reward = {name: every.pop(name) for name in env.reward_environment if name not in env.environment}

@@ -94,8 +94,10 @@ class Judge:
     hidden: columns of the row that only the function gets.
     variables: environment variables that only the function gets.
     token_ids: whether the function needs the ids of the sampled tokens.
+    runs: starts the function.
     """
 
+    runs: Runs
     hidden: frozenset[str] = frozenset()
     variables: Mapping[str, str] = field(default_factory=dict)
     token_ids: bool = False
@@ -232,6 +234,7 @@ class ProgramEpisode:
             return
         transcript = self.conversations.transcript
         order = {"variables": dict(self.judge.variables), "row": self.row, "transcript": transcript}
+        self.runs = self.judge.runs  # the program's run has ended
         self._run = self.runs.start(order, self._finish)
         late = f"the reward function took more than {self.limits.next_request:g} s"
         self._timer = self.loop.call_later(self.limits.next_request, self._hang, late)

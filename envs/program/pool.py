@@ -64,11 +64,17 @@ class ProgramPool(BasePool):
         self._programs: dict[int, ProgramEpisode] = {}  # by the number of the slot's episode; of the gateway's thread
         self._loop = asyncio.new_event_loop()
         self._server = GatewayServer()
-        self._runs = Runs(self._loop, program, memory, passed(()) if variables is None else variables)
+        variables = passed(()) if variables is None else variables
+        has_sandbox = program.get("sandbox", "none") != "none"
+        # A reward function runs separated, in which no sandbox can be made: it gets another fork server.
+        self._runs = Runs(self._loop, {**program, "reward": ""} if has_sandbox else program, memory, variables)
         self._judge: Judge | None = None
         if program["reward"]:
-            columns = self._runs.secret_columns if hidden is None else hidden
-            self._judge = Judge(frozenset(columns), reward_variables or {}, self._runs.needs_token_ids)
+            runs = self._runs
+            if has_sandbox:
+                runs = Runs(self._loop, {**program, "command": [], "sandbox": "none"}, memory, variables)
+            columns = runs.secret_columns if hidden is None else hidden
+            self._judge = Judge(runs, frozenset(columns), reward_variables or {}, runs.needs_token_ids)
         self._thread = threading.Thread(target=self._serve, name="gateway", daemon=True)
         self._thread.start()
 
@@ -84,6 +90,8 @@ class ProgramPool(BasePool):
             self._loop.call_soon_threadsafe(self._stop)
             self._thread.join(CLOSE_SECONDS)
         self._runs.close()
+        if self._judge is not None:
+            self._judge.runs.close()
 
     def _declares_limit(self) -> bool:
         return True

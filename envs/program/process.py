@@ -21,6 +21,7 @@ from gagpo.envs.pool.wire import Garbage
 from gagpo.envs.program.command import run
 from gagpo.envs.program.messages import MAX_REWARD, Json
 from gagpo.envs.program.rewards import author, call_reward, needs_token_ids, secret_columns
+from gagpo.envs.program.sandboxed import run_sandboxed
 
 FUNCTIONS: Registry[Callable[..., Any]] = Registry("function", "gagpo.functions", {})
 
@@ -32,19 +33,27 @@ class ProgramProcess(gymnasium.Env[str, str]):
     :class:`gagpo.envs.program.env.ProgramEnv`.
     """
 
-    def __init__(self, command: Sequence[str], agent: str, reward: str):
+    def __init__(
+        self, command: Sequence[str], agent: str, reward: str, sandbox: str = "none", memory: int | None = None
+    ):
         self.command = list(command)
         self.agent = agent
         self.reward_function = reward
+        self.sandbox = sandbox
+        self.memory = memory
 
     @staticmethod
-    def preload(command: Sequence[str], agent: str, reward: str) -> None:
+    def preload(
+        command: Sequence[str], agent: str, reward: str, sandbox: str = "none", memory: int | None = None
+    ) -> None:
         """Import once what all runs need, so that they share it; runs in the fork server.
 
         The user's modules run here for the first time, so this process is separated from the training process before:
-        they cannot read its environment variables.
+        they cannot read its environment variables. Processes that make sandboxes import none of them, and are not
+        separated: that can forbid the mounts of a sandbox.
         """
-        separate()
+        if sandbox == "none":
+            separate()
         for name in filter(None, (agent, reward)):
             FUNCTIONS.find(name)
         if agent:
@@ -55,7 +64,8 @@ class ProgramProcess(gymnasium.Env[str, str]):
         if "describe" in order:
             function = FUNCTIONS.find(self.reward_function)
             return json.dumps([secret_columns(function), needs_token_ids(function)]), {"status": 0}
-        separate()  # from other episodes, whose keys this one must not read
+        if self.sandbox == "none":
+            separate()  # from other episodes, whose keys this one must not read
         os.environ.update(order["variables"])
         tempfile.tempdir = None  # the cached choice of the fork server: the next use reads TMPDIR again
         if "transcript" in order:
@@ -66,7 +76,10 @@ class ProgramProcess(gymnasium.Env[str, str]):
             reward = asyncio.run(_run_agent(FUNCTIONS.find(self.agent), order["row"]))
             # Without a returned reward it may have posted one, so None is not an error.
             return "" if reward is None else report(reward, "the agent"), {"status": 0}
-        status, output, errors = run(self.command)
+        if self.sandbox == "none":
+            status, output, errors = run(self.command)
+        else:
+            status, output, errors = run_sandboxed(self.command, order["variables"], self.memory)
         return output, {"status": status, "errors": errors}
 
 

@@ -61,17 +61,21 @@ def resident_memory(process: int, files: dict[str, tuple[int, int]] | None = Non
     """Bytes used by ``process`` and its living descendants, without mapped files.
 
     Shared memory counts once: memfd, files in /dev/shm, System V and anonymous shared mappings, while a process has
-    them open or mapped. files: those in /dev/shm that were seen before count until they are removed; it is updated.
+    them open or mapped; of a sandbox, all of its /dev/shm and /tmp.
+
+    files: those in /dev/shm that were seen before count until they are removed; it is updated.
     """
     total, unseen = 0, [process]
     shared: dict[tuple[int, int], int] = {}
     files = {} if files is None else files
+    file_systems: dict[int, int] = {}
     while unseen:
         process = unseen.pop()
         with suppress(OSError, ValueError):
             _, resident, not_private, *_ = Path(f"/proc/{process}/statm").read_text().split()
             total += (int(resident) - int(not_private)) * resource.getpagesize()
             unseen += children(process)
+            file_systems.update(_sandboxed_memory(process))
             for key, size in (*_open_memory(process, files), *_mapped_memory(process)):
                 shared[key] = max(size, shared.get(key, 0))
     for path, key in list(files.items()):
@@ -82,7 +86,8 @@ def resident_memory(process: int, files: dict[str, tuple[int, int]] | None = Non
             continue
         if (status.st_dev, status.st_ino) == key:
             shared[key] = status.st_blocks * 512
-    return total + sum(shared.values())
+    total += sum(size for (device, _), size in shared.items() if device not in file_systems)
+    return total + sum(file_systems.values())
 
 
 def _open_memory(process: int, files: dict[str, tuple[int, int]]) -> Iterator[tuple[tuple[int, int], int]]:
@@ -96,6 +101,20 @@ def _open_memory(process: int, files: dict[str, tuple[int, int]]) -> Iterator[tu
                 if target.startswith("/dev/shm/"):
                     files[target] = status.st_dev, status.st_ino
                 yield (status.st_dev, status.st_ino), status.st_blocks * 512
+
+
+def _sandboxed_memory(process: int) -> Iterator[tuple[int, int]]:
+    """Device and used bytes of the file systems in memory that a sandbox has for itself; none outside of a sandbox."""
+    root = f"/proc/{process}/root"
+    # Files there have no path outside, so what a process leaves behind is only seen in the sum of the file system.
+    if os.readlink(f"/proc/{process}/ns/mnt") == os.readlink("/proc/self/ns/mnt"):
+        return
+    for folder in ("/dev/shm", "/tmp"):
+        with suppress(OSError):
+            device = os.stat(root + folder).st_dev
+            usage = os.statvfs(root + folder)
+            if device != os.stat(folder).st_dev:
+                yield device, (usage.f_blocks - usage.f_bfree) * usage.f_frsize
 
 
 def _mapped_memory(process: int) -> Iterator[tuple[tuple[int, int], int]]:

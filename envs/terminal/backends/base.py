@@ -33,10 +33,6 @@ VARIABLES = {
 """The environment variables of a shell."""
 
 
-class SandboxUnavailable(GagpoError, RuntimeError):
-    """This machine cannot make the sandbox; the message says what to install or to allow."""
-
-
 class SandboxLost(GagpoError, RuntimeError):
     """The sandbox ended, or did not answer in time. The next ``start`` makes another."""
 

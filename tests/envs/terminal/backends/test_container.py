@@ -4,8 +4,9 @@ import shlex
 
 import pytest
 
+from gagpo.base.sandbox import SandboxUnavailable
 from gagpo.envs.terminal.backends import bubblewrap
-from gagpo.envs.terminal.backends.base import EpisodeLimits, SandboxUnavailable
+from gagpo.envs.terminal.backends.base import EpisodeLimits
 from gagpo.envs.terminal.backends.container import ContainerSandbox, arguments
 from gagpo.envs.terminal.tree import file
 
