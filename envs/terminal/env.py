@@ -24,7 +24,7 @@ from gagpo.envs.terminal.backends.base import (
     SandboxLost,
     Saved,
 )
-from gagpo.envs.terminal.backends.choice import BACKENDS, Backend, make_sandbox
+from gagpo.envs.terminal.backends.choice import make_sandbox
 from gagpo.envs.terminal.exercise import PREPARE_SECONDS, Exercise, judge, prepared_tree
 from gagpo.envs.terminal.families.family import FAMILIES
 from gagpo.envs.terminal.generate import SPLITS, exercise, generate_tasks
@@ -87,8 +87,8 @@ class TerminalEnv(ToolEnv):
     seed: for the generated tasks.
     words: in the training split, ``listed`` names files by sixty words; ``invented`` makes up names for each task.
     form: ``text`` takes commands; ``tools`` calls of bash, read, write, edit and submit.
-    backend: ``bubblewrap``, ``podman`` or ``docker``.
-    image: of the containers of podman or docker.
+    backend: ``bubblewrap``, ``podman``, ``docker``, or ``harbor:NAME`` for a backend of the package harbor.
+    image: of all backends but bubblewrap.
     command_timeout: deadline for each command, in seconds.
     max_output: bytes that are shown of each stream; the middle of more is cut.
     memory: limit for all processes of an episode, in MiB.
@@ -121,7 +121,7 @@ class TerminalEnv(ToolEnv):
         seed: int = 0,
         words: Literal["listed", "invented"] = "listed",
         form: Form = "text",
-        backend: Backend = "bubblewrap",
+        backend: str = "bubblewrap",
         image: str = "",
         command_timeout: float = 10.0,
         max_output: int = 2000,
@@ -131,7 +131,6 @@ class TerminalEnv(ToolEnv):
         super().__init__(split, max_turns, expert, render_mode)
         _require_choice("form", form, get_args(Form))
         _require_choice("words", words, ("listed", "invented"))
-        _require_choice("backend", backend, BACKENDS)
         if not 0 < command_timeout <= 3600:
             raise InvalidArgument(
                 f"command_timeout must be above 0 and at most 3600 seconds (got {command_timeout})",

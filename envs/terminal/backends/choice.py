@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.terminal.backends.base import EpisodeLimits, Sandbox
 from gagpo.envs.terminal.backends.bubblewrap import BubblewrapSandbox
 from gagpo.envs.terminal.backends.container import ContainerSandbox
+from gagpo.envs.terminal.backends.harbor import PREFIX, HarborSandbox
 
-Backend = Literal["bubblewrap", "podman", "docker"]
-BACKENDS: tuple[str, ...] = get_args(Backend)
+BACKENDS = ("bubblewrap", "podman", "docker")
 
 
 def make_sandbox(backend: str, image: str, limits: EpisodeLimits, max_output: int) -> Sandbox:
     """A sandbox that is not started yet.
 
-    Raises InvalidArgument if the backend needs an image and none is named, or takes none.
+    backend: one of ``BACKENDS``, or ``harbor:NAME`` for a backend of the package harbor.
+
+    Raises InvalidArgument for another backend, and if it needs an image and none is named, or takes none.
     """
+    if backend not in BACKENDS and not (isinstance(backend, str) and backend.startswith(PREFIX)):
+        raise InvalidArgument(f"backend must be one of {', '.join(BACKENDS)}, {PREFIX}NAME (got {backend!r:.80})")
     if backend == "bubblewrap":
         if image:
             raise InvalidArgument("image: bubblewrap takes no image", advice="use backend=podman or backend=docker")
         return BubblewrapSandbox(limits, max_output)
     if not image:
         raise InvalidArgument(f"backend={backend} needs an image, such as image=docker.io/library/python:3.12-slim")
+    if backend.startswith(PREFIX):
+        return HarborSandbox(backend.removeprefix(PREFIX), image, limits, max_output)
     return ContainerSandbox(backend, image, limits, max_output)
