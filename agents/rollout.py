@@ -256,9 +256,11 @@ class RolloutLoop:
         self.sink.deliver(slot, episode)
 
 
+MAX_DIFF = 20_000  # characters of an action's changes that an episode keeps
+
 _STANDARD_INFO = {
     "task", "task_type", "split", "turn", "success", "valid", "state", "admissible_actions", "expert_action",
-    "screenshot",
+    "screenshot", "diff",
 }  # fmt: skip
 """Entries of ``info`` that have a field of their own or are not kept."""
 
@@ -277,7 +279,8 @@ def apply_event(state: EpisodeState, event: Event) -> str | None:
         episode.split = str(event.info.get("split", ""))
         return None
     if episode.turns:  # a program whose first request was rejected has none
-        turn = episode.turns[-1].with_result(event.reward, bool(event.info.get("valid", True)))
+        diff = str(event.info.get("diff", ""))[:MAX_DIFF]
+        turn = episode.turns[-1].with_result(event.reward, bool(event.info.get("valid", True)), diff)
         if turn.calls:
             turn = turn.with_answer(event.observation)
             state.observation = turn.answers

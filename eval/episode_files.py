@@ -78,6 +78,7 @@ class TurnRecord(Document):
     group_state: int | None = None
     tokens: TokensRecord | None = None
     screenshot: Screenshot | None = None
+    diff: str | None = None
 
 
 class EpisodeRecord(Document):

@@ -94,7 +94,8 @@ class TerminalEnv(ToolEnv):
     memory: limit for all processes of an episode, in MiB.
     show_changes: whether the observation lists the files that the command changed.
 
-    ``info`` also holds ``exit_status``, ``changes`` (files that the command changed) and, at the end, ``verdict``.
+    ``info`` also holds ``exit_status``, ``changes`` (files that the command changed), ``diff`` (their
+    changed lines, bounded) and, at the end, ``verdict``.
     """
 
     splits: ClassVar[tuple[str, ...]] = SPLITS
@@ -238,16 +239,17 @@ class TerminalEnv(ToolEnv):
         text = _observation(result)
         if self.show_changes and result.changes:
             text += "\n" + "\n".join(result.changes)
-        return self._end_of_turn(text, changes=result.changes)
+        return self._end_of_turn(text, changes=result.changes, diff=result.diff)
 
-    def _end_of_turn(self, text: str, valid: bool = True, changes: Sequence[str] = ()) -> Outcome:
+    def _end_of_turn(self, text: str, valid: bool = True, changes: Sequence[str] = (), diff: str = "") -> Outcome:
         """The outcome of a turn; the last one is judged like a submission."""
         if self.turn >= self.max_turns:
             outcome = self._submit(True)
             outcome.observation = f"{text}\n{outcome.observation}"
             outcome.valid = valid
+            outcome.extras = {**outcome.extras, "changes": list(changes), "diff": diff}
             return outcome
-        return self._outcome(text, valid=valid, extras={"changes": list(changes)})
+        return self._outcome(text, valid=valid, extras={"changes": list(changes), "diff": diff})
 
     def _submit(self, truncated: bool) -> Outcome:
         reward = self._verdict()
@@ -269,7 +271,10 @@ class TerminalEnv(ToolEnv):
         task_id = self.task.id if self.task else ""
         state = hashlib.sha256(f"{task_id}\0{self._state}".encode()).hexdigest()[:24]
         return Outcome(
-            text, state=state, extras={"exit_status": self._status, "changes": [], **(extras or {})}, **fields
+            text,
+            state=state,
+            extras={"exit_status": self._status, "changes": [], "diff": "", **(extras or {})},
+            **fields,
         )
 
     # States -----------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ MOST_REFUSAL = 300  # characters written of the environment's answer to a refuse
 _EPISODE_KEYS = ("task", "task_type", "split", "group", "sample", "seed", "temperature", "success", "outcome")
 _TURN_KEYS = ("observation", "response", "action", "reward", "valid", "state")
 _END_KEYS = ("end_observation", "end_state")
-_OPTIONAL: dict[str, Any] = {"cut": False, "invalid": None, "sent": "", "screenshot": ""}
+_OPTIONAL: dict[str, Any] = {"cut": False, "invalid": None, "sent": "", "screenshot": "", "diff": ""}
 _CREDIT_KEYS = ("advantage", "value", "group_state")
 _TOKEN_COLUMNS = {"ratio": "ratios", "gate_weight": "gate_weights", "advantage": "advantages"}
 
@@ -96,6 +96,8 @@ def _turn_record(turn: Turn, prompt: str, next_observation: str | None, credit: 
         row["sent"] = prompt
     if turn.screenshot:
         row["screenshot"] = turn.screenshot
+    if turn.diff:
+        row["diff"] = turn.diff
     if turn.invalid:
         row["invalid"] = turn.invalid
     if turn.invalid == "refused" and next_observation is not None:
@@ -261,7 +263,8 @@ _FLAG: _Kind = ("true or false", _is_flag)
 _LIST: _Kind = ("a list", _is_list)
 _NUMBER: _Kind = ("a finite number", _is_number)
 _KINDS: dict[str, _Kind] = {
-    **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action", "sent", "screenshot"), _TEXT),
+    **dict.fromkeys(("task", "task_type", "split", "observation", "response", "action", "sent"), _TEXT),
+    **dict.fromkeys(("screenshot", "diff"), _TEXT),
     **dict.fromkeys(("group", "sample", "seed", "restarts"), _COUNT),
     **dict.fromkeys(("success", "valid", "cut"), _FLAG),
     **dict.fromkeys(("turns", "prompt_ids", "response_ids", "logprobs", "calls"), _LIST),

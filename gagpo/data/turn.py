@@ -62,6 +62,7 @@ class Turn:
     cut: whether the response ended at the token limit without a stop token.
     state: state key before the action; None if the environment has none.
     screenshot: a PNG of the page before the action in base64; '' if the environment takes none.
+    diff: what the action changed, a line each: ``+`` added, ``-`` removed, others name it; '' if none is reported.
     trainable: False for a deliberate mistake of an expert, which must not be imitated.
     prompt_ids: int32, all tokens that the engine read.
     sent: the prompt as text, in later turns of a conversation only what is new in it: with special tokens, or the
@@ -91,6 +92,7 @@ class Turn:
     completion: str = ""
     sampled: bool = True
     screenshot: str = ""
+    diff: str = ""
 
     @classmethod
     def of(cls, response: str, action: str | None, cut: bool = False) -> Turn:
@@ -145,12 +147,13 @@ class Turn:
         """The turn with the observation that it responds to, and the state key and the screenshot there."""
         return self._with(observation=observation, state=state, screenshot=screenshot)
 
-    def with_result(self, reward: float, accepted: bool) -> Turn:
+    def with_result(self, reward: float, accepted: bool, diff: str = "") -> Turn:
         """The turn after one of its actions; a turn without a valid action stays invalid."""
         invalid = self.invalid
         if not accepted and self.valid:
             invalid = "cut off" if self.cut else "refused"
-        return self._with(reward=self.reward + reward, invalid=invalid)
+        diffs = "\n".join(filter(None, (self.diff, diff)))
+        return self._with(reward=self.reward + reward, invalid=invalid, diff=diffs)
 
     def with_answer(self, observation: str) -> Turn:
         """The turn with ``observation`` as the answer to its first call without one."""

@@ -90,6 +90,7 @@ class CommandResult:
     changes: the files that it changed, such as ``+ app/a.txt``.
     restarted: the shell ended with it, so a new one runs, without the variables.
     stopped: the limit that it exceeded, if any.
+    diff: each changed path, and its removed and added lines; bounded. Empty if the backend does not compare files.
     """
 
     status: int
@@ -100,6 +101,7 @@ class CommandResult:
     changes: list[str] = field(default_factory=list)
     restarted: bool = False
     stopped: str = ""
+    diff: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ shell kills all it started, because the kernel ends a process namespace with its
 from __future__ import annotations
 
 import ctypes
+import difflib
 import hashlib
 import marshal
 import os
@@ -39,6 +40,13 @@ MAX_READ = 64 * 2**20  # bytes of a tree that are sent
 MAX_HASHED = (
     256 * 2**20
 )  # bytes that one command can make the supervisor hash: files with holes are larger than the disk
+
+MAX_TEXT = 16_384  # bytes of a file that is compared line by line
+MAX_TEXTS = 2 * 2**20  # bytes of contents that an episode keeps for that
+MAX_DIFF = 60  # lines
+MAX_FILE_DIFF = 20  # lines of each file
+MAX_COMPARED = 40_000  # pairs of lines: comparing takes the square of their number, which an agent can choose
+MAX_DIFF_LINE = 200  # characters
 
 NEW_MOUNTS = 0x20000
 NEW_IPC = 0x8000000
@@ -218,8 +226,11 @@ class Snapshot:
 
     def __init__(self) -> None:
         self.entries: dict[bytes, tuple[str, int, bytes]] = {}
+        self.diff = ""  # of the last update
         self._hashes: dict[int, tuple[tuple[int, ...], bytes]] = {}
         self._hashed = 0
+        self._texts: dict[bytes, bytes] = {}  # contents by hash
+        self._kept = 0
 
     def update(self) -> list[str]:
         """Look at all files; returns the changes, one a line: ``+ path``, ``~ path`` or ``- path``."""
@@ -231,12 +242,56 @@ class Snapshot:
         for path, entry, status in walk():
             self.entries[path] = self._describe(path, entry, status, inodes, now)
         changes = []
+        self.diff = ""
         if self.entries != previous:
             changes += [b"- " + path for path in previous if path not in self.entries]
             for path, description in self.entries.items():
                 if previous.get(path) != description:
                     changes.append((b"~ " if path in previous else b"+ ") + path)
+            self.diff = self._compare(changes, previous)
         return [change.decode("utf-8", "backslashreplace") for change in changes[:50]]
+
+    def _compare(self, changes: list[bytes], previous: dict[bytes, tuple[str, int, bytes]]) -> str:
+        """What changed: a line for each path, and below it removed and added lines of text, within MAX_DIFF lines."""
+        lines: list[str] = []
+        for change in changes:
+            path = change[2:]
+            before, after = previous.get(path), self.entries.get(path)
+            verb = {b"-": "removed", b"~": "changed", b"+": "new"}[change[:1]]
+            mode = f", mode {before[1]:o} to {after[1]:o}" if before and after and before[1] != after[1] else ""
+            lines.append(f"{verb} {path.decode('utf-8', 'backslashreplace')}{mode}")
+            lines += self._changed_lines(before, after)
+            if len(lines) > MAX_DIFF:
+                lines[MAX_DIFF:] = ["..."]
+                break
+        return "\n".join(lines)
+
+    def _changed_lines(self, before: tuple[str, int, bytes] | None, after: tuple[str, int, bytes] | None) -> list[str]:
+        """Removed and added lines; none where one of the files is no text, or is too large."""
+        if before == after or any(side and side[0] not in "fl" for side in (before, after)):
+            return []
+        contents = [self._content(side) for side in (before, after)]
+        if contents[0] is None or contents[1] is None:
+            return []
+        old, new = (content.decode("utf-8", "replace").splitlines() for content in contents if content is not None)
+        lines = [*(f"-{line}" for line in old), *(f"+{line}" for line in new)]
+        if 0 < len(old) * len(new) <= MAX_COMPARED:
+            differences = list(difflib.unified_diff(old, new, lineterm="", n=0))[2:]  # without names of files
+            lines = [line for line in differences if not line.startswith("@@")]
+        shown = [line[:MAX_DIFF_LINE] for line in lines[:MAX_FILE_DIFF]]
+        return [*shown, *([f"... {len(lines) - len(shown)} more lines"] if len(lines) > len(shown) else [])]
+
+    def _content(self, side: tuple[str, int, bytes] | None) -> bytes | None:
+        if side is None:
+            return b""
+        return side[2] if side[0] == "l" else self._texts.get(side[2])
+
+    def _keep(self, digest: bytes, content: bytes) -> None:
+        if len(content) > MAX_TEXT or self._kept + len(content) > MAX_TEXTS or digest in self._texts:
+            return
+        if b"\0" not in content:
+            self._texts[digest] = content
+            self._kept += len(content)
 
     def digest(self, *texts: bytes) -> str:
         result = hashlib.sha256()
@@ -270,6 +325,7 @@ class Snapshot:
             # The index of git holds times and numbers of files: equal states would differ in it.
             content = content_of_index(content) if path.endswith(b"/.git/index") else content
             cached = (times, hashlib.sha256(content).digest())
+            self._keep(cached[1], content)
             if now - status.st_ctime_ns > RECENT_NS:
                 self._hashes[status.st_ino] = cached
         return "f", mode, cached[1]
@@ -601,7 +657,8 @@ class Supervisor:
         """Run a command in the episode's shell.
 
         Returns its status, standard output and standard error (first bytes, last bytes, size), the working directory,
-        the state key, the changed files, whether a new shell was started, and why the command was stopped.
+        the state key, the changed files, whether a new shell was started, why the command was stopped, and the changed
+        lines.
         """
         if self.shell is None:
             raise Failed("no episode was started")
@@ -622,7 +679,7 @@ class Supervisor:
         self.directory = self.shell.directory()
         self.dump = stable_variables(variables)
         changes = self.snapshot.update()
-        return status, *streams, self.directory, self._state(), changes, ended, reason
+        return status, *streams, self.directory, self._state(), changes, ended, reason, self.snapshot.diff
 
     def _state(self) -> str:
         background = self.shell.background() if self.shell else []

@@ -99,6 +99,15 @@
     return h("img", { class: "screenshot", src: source, alt: `Screenshot of the page in turn ${t + 1}` });
   }
 
+  // What the action changed, as the environment's info["diff"] says. Lines are text, never markup.
+  function changes(turn, t) {
+    if (!turn.diff) return null;
+    const kinds = { "+": "added", "-": "removed" };
+    const lines = turn.diff.split("\n").map((line) => h("span", { class: kinds[line[0]] || "" }, viewer.visible(line)));
+    const label = { class: "diff", tabindex: 0, role: "region", "aria-label": `Changes of turn ${t + 1}` };
+    return [speaker("changes"), h("pre", label, lines)];
+  }
+
   // Advantages, value and reward of a turn, and why its action is invalid.
   function credits(episode, t) {
     const turn = episode.turns[t];
@@ -154,6 +163,7 @@
       speaker("model"),
       h("div", { class: "agent" }, viewer.passage(turn.response, `Response of turn ${t + 1}`)),
       actions(turn, t),
+      changes(turn, t),
       turn.tokens?.text.length ? strip(turn, kind, advantage, masked) : null,
       sameState(g, e, t, siblings),
       viewer.visitedOnce(siblings, e, t) ? h("p", { class: "soft" }, viewer.ONCE) : null,

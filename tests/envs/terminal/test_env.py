@@ -80,6 +80,14 @@ def test_changes_can_be_shown(make):
     assert env.step("ls x")[0] == "y\n[exit status 0, in /app]"
 
 
+def test_info_has_the_changed_lines_of_each_turn_also_of_the_last(make):
+    env = make(max_turns=2)
+    assert env.reset(seed=0)[1]["diff"] == ""
+    assert env.step("echo 1 > n; echo 2 >> n")[4]["diff"] == "new app/n\n+1\n+2"
+    *_, truncated, info = env.step("echo 3 >> n")
+    assert truncated and info["diff"] == "changed app/n\n+3"
+
+
 def test_tools(make):
     env = make(form="tools", expert=True)
     _, info = env.reset(seed=0, options={"task": "count-lines-1-train-000000-0"})

@@ -146,6 +146,24 @@ def test_a_turn_with_a_screenshot_shows_it(tmp_path, make_groups, browser):
     assert pages.errors() == []
 
 
+def test_what_a_turn_changed_is_shown_as_text(tmp_path, make_groups, browser):
+    run = make_groups(tmp_path / "run", iterations=1, groups=1, tries=2)
+    file = run / "episodes" / "train-0001.jsonl"
+    first, second = map(json.loads, file.read_text().splitlines())
+    first["turns"][1]["diff"] = "changed app/a.txt\n-<img src=x onerror=alert(1)>\n+\x1b[31m\u202ered"
+    file.write_text("".join(json.dumps(episode) + "\n" for episode in (first, second)))
+    pages = Pages(browser, export([run], tmp_path / "view").resolve().as_uri())
+    pages.go("#/episode/0/train-0001/0/0")
+    shown = """return Array.from(document.querySelectorAll('#turn-2 .diff span'),
+        (line) => [line.className, line.textContent])"""
+    assert pages.js(shown) == [
+        ["", "changed app/a.txt"],
+        ["removed", "-<img src=x onerror=alert(1)>"],
+        ["added", "+\\u001b[31m\\u202ered"],
+    ]
+    assert pages.js("return document.querySelectorAll('.diff').length") == 1 and pages.errors() == []
+
+
 def test_tokens_are_shown_by_what_the_gate_left_of_their_gradient(tmp_path, make_groups, browser):
     run = make_groups(tmp_path / "run", iterations=1)
     pages = Pages(browser, export([run], tmp_path / "out").as_uri())

@@ -28,6 +28,16 @@ def test_credit_stands_in_the_record_and_comes_back():
     assert credits[0].ratios.tolist() == [0.5, 1.5] and not len(credits[1].ratios)
 
 
+def test_what_a_turn_changed_comes_back():
+    turn = Turn("o", "a", "a").with_result(0.0, True, "new x\n+1").with_result(1.0, True, "new y")
+    record = episode_record(Episode("t", turns=[turn, Turn("p", "b", "b")]))
+    assert [turn.get("diff") for turn in record["turns"]] == ["new x\n+1\nnew y", None]
+    assert [turn.diff for turn in episode_from_record(record).turns] == ["new x\n+1\nnew y", ""]
+    record["turns"][1]["diff"] = ["x"]
+    with pytest.raises(InvalidArgument, match="turn 1: key 'diff' must be a text"):
+        episode_from_record(record)
+
+
 def test_a_screenshot_comes_back():
     turns = [Turn("o", "a", "a", screenshot="iVBORw0KGgo="), Turn("p", "b", "b")]
     record = episode_record(Episode("t", turns=turns))

@@ -260,6 +260,22 @@ def test_changes_are_listed(sandbox):
     assert sandbox.run("ls", 5.0).changes == []
 
 
+def test_changed_lines_are_shown_within_bounds(sandbox):
+    sandbox.start({"a.txt": file("one\ntwo\nthree\n"), "b": file("x"), "big": file("y" * 20_000)})
+    result = sandbox.run("sed -i s/two/2/ a.txt; rm b; ln -s a.txt l; printf 'n\\0' > binary; chmod 600 big", 5.0)
+    assert result.diff.splitlines() == [
+        *("removed app/b", "-x", "changed app/a.txt", "-two", "+2"),
+        *("changed app/big, mode 644 to 600", "new app/binary", "new app/l", "+a.txt"),
+    ]
+    assert sandbox.run("ls", 5.0).diff == ""
+    assert sandbox.run("echo more >> big", 5.0).diff == "changed app/big"  # too large to compare
+    command = "seq 3000 > a.txt; printf '%01000d\\n' 1 > c; mkdir d; touch d/{1..90}"
+    lines = sandbox.run(command, 5.0).diff.splitlines()
+    assert lines[21] == "... 2981 more lines"
+    assert len(lines) <= 61 and lines[-1] == "..." and all(len(line) <= 200 for line in lines)
+    assert sandbox.run("printf '\\033[31m\\n' > e", 5.0).diff == "new app/e\n+\x1b[31m"  # the viewer escapes it
+
+
 # Ends and errors ------------------------------------------------------------------------------------------------------
 
 
