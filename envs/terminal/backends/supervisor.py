@@ -226,7 +226,8 @@ class Snapshot:
 
     def __init__(self) -> None:
         self.entries: dict[bytes, tuple[str, int, bytes]] = {}
-        self.diff = ""  # of the last update
+        self._changes: list[bytes] = []  # of the last update
+        self._previous: dict[bytes, tuple[str, int, bytes]] = {}
         self._hashes: dict[int, tuple[tuple[int, ...], bytes]] = {}
         self._hashed = 0
         self._texts: dict[bytes, bytes] = {}  # contents by hash
@@ -242,24 +243,24 @@ class Snapshot:
         for path, entry, status in walk():
             self.entries[path] = self._describe(path, entry, status, inodes, now)
         changes = []
-        self.diff = ""
         if self.entries != previous:
             changes += [b"- " + path for path in previous if path not in self.entries]
             for path, description in self.entries.items():
                 if previous.get(path) != description:
                     changes.append((b"~ " if path in previous else b"+ ") + path)
-            self.diff = self._compare(changes, previous)
+        self._changes = changes
+        self._previous = previous
         return [change.decode("utf-8", "backslashreplace") for change in changes[:50]]
 
-    def _compare(self, changes: list[bytes], previous: dict[bytes, tuple[str, int, bytes]]) -> str:
-        """What changed: a line for each path, and below it removed and added lines of text, within MAX_DIFF lines."""
+    def diff(self) -> str:
+        """What the last update saw: a line for each changed path, and below it removed and added lines of text."""
         lines: list[str] = []
-        for change in changes:
+        for change in self._changes:
             path = change[2:]
-            before, after = previous.get(path), self.entries.get(path)
+            before, after = self._previous.get(path), self.entries.get(path)
             verb = {b"-": "removed", b"~": "changed", b"+": "new"}[change[:1]]
             mode = f", mode {before[1]:o} to {after[1]:o}" if before and after and before[1] != after[1] else ""
-            lines.append(f"{verb} {path.decode('utf-8', 'backslashreplace')}{mode}")
+            lines.append(f"{verb} {path.decode('utf-8', 'backslashreplace')}{mode}"[:MAX_DIFF_LINE])
             lines += self._changed_lines(before, after)
             if len(lines) > MAX_DIFF:
                 lines[MAX_DIFF:] = ["..."]
@@ -679,7 +680,7 @@ class Supervisor:
         self.directory = self.shell.directory()
         self.dump = stable_variables(variables)
         changes = self.snapshot.update()
-        return status, *streams, self.directory, self._state(), changes, ended, reason, self.snapshot.diff
+        return status, *streams, self.directory, self._state(), changes, ended, reason, self.snapshot.diff()
 
     def _state(self) -> str:
         background = self.shell.background() if self.shell else []
