@@ -18,8 +18,15 @@ from pathlib import Path
 from gagpo.base.errors import GagpoError
 from gagpo.base.separation import system_call_filter
 
-NAMESPACES = ("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts")
-NAMESPACES += ("--unshare-cgroup-try", "--new-session")
+NAMESPACES = (
+    "--unshare-user",
+    "--unshare-ipc",
+    "--unshare-pid",
+    "--unshare-net",
+    "--unshare-uts",
+    "--unshare-cgroup-try",
+    "--new-session",
+)
 HIDDEN = ("/tmp", "/run")
 """Folders with files of other programs. A read-only socket still accepts connections, such as that of a container
 engine, so these are empty in a sandbox."""

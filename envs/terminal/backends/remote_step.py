@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -30,10 +31,13 @@ builtin shopt -p; builtin set +o; builtin printf '\\0\\0'; } 2>/dev/null > "$4"
 """
 
 
+supervisor: Any = None  # the module, in the sandbox
+
+
 def load_supervisor() -> Any:
     spec = importlib.util.spec_from_file_location("supervisor", os.path.join(FOLDER, "supervisor.py"))
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.EPISODE = ""  # paths of entries are those of this machine
     return module
@@ -44,10 +48,14 @@ def text(data: bytes) -> str:
 
 
 def entries() -> list[Any]:
-    found = supervisor.read_tree("/app", b"app")
+    files = supervisor.read_tree("/app", b"app")
     if os.path.isdir("/logs"):
-        found += supervisor.read_tree("/logs", b"logs")
-    return [(text(path), kind, mode, text(content), changed) for path, kind, mode, content, changed in found]
+        files += supervisor.read_tree("/logs", b"logs")
+    return [(text(path), kind, mode, text(content), changed) for path, kind, mode, content, changed in files]
+
+
+def tree(order: dict[str, Any]) -> dict[str, Any]:
+    return {"entries": entries()}
 
 
 def write(order: dict[str, Any]) -> dict[str, Any]:
@@ -126,17 +134,17 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
 def describe() -> dict[bytes, tuple[str, int, bytes]]:
     """Contents, modes and links of the working folder, without times."""
     digest = supervisor.hashlib.sha256
-    tree = {}
+    descriptions = {}
     for path, kind, mode, content, _ in supervisor.read_tree("/app", b"app"):
         content = supervisor.content_of_index(content) if path.endswith(b"/.git/index") else content
-        tree[path] = (kind, mode, digest(content).digest())
-    return tree
+        descriptions[path] = (kind, mode, digest(content).digest())
+    return descriptions
 
 
 def main() -> None:
     with open(sys.argv[1]) as file:
         order = json.load(file)
-    orders = {"write": write, "run": run, "tree": lambda _: {"entries": entries()}}
+    orders: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"write": write, "run": run, "tree": tree}
     try:
         answer = {"answer": orders[order["name"]](order)}
     except (supervisor.Failed, OSError) as error:
