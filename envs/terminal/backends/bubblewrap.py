@@ -219,9 +219,9 @@ class BubblewrapSandbox:
         answer = self._ask(
             ("run", command.encode("utf-8", "surrogateescape"), seconds, self.max_output), seconds + GRACE_SECONDS
         )
-        status, output, errors, *others = answer
-        self._directory = others[0]
-        return CommandResult(status, Stream(*output), Stream(*errors), *others)
+        status, output, errors, *values = answer
+        self._directory = values[0]
+        return CommandResult(status, Stream(*output), Stream(*errors), *values)
 
     def files(self, folder: str = WORKING_FOLDER) -> dict[str, Node]:
         return from_wire(self._ask(("tree",), GRACE_SECONDS + START_SECONDS), folder.strip("/"))

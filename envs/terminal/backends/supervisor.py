@@ -231,7 +231,7 @@ class Snapshot:
         self._hashes: dict[int, tuple[tuple[int, ...], bytes]] = {}
         self._hashed = 0
         self._texts: dict[bytes, bytes] = {}  # contents by hash
-        self._kept = 0
+        self._stored_bytes = 0
 
     def update(self) -> list[str]:
         """Look at all files; returns the changes, one a line: ``+ path``, ``~ path`` or ``- path``."""
@@ -279,20 +279,20 @@ class Snapshot:
         if 0 < len(old) * len(new) <= MAX_COMPARED:
             differences = list(difflib.unified_diff(old, new, lineterm="", n=0))[2:]  # without names of files
             lines = [line for line in differences if not line.startswith("@@")]
-        shown = [line[:MAX_DIFF_LINE] for line in lines[:MAX_FILE_DIFF]]
-        return [*shown, *([f"... {len(lines) - len(shown)} more lines"] if len(lines) > len(shown) else [])]
+        first_lines = [line[:MAX_DIFF_LINE] for line in lines[:MAX_FILE_DIFF]]
+        return first_lines + ([f"... {len(lines) - MAX_FILE_DIFF} more lines"] if len(lines) > MAX_FILE_DIFF else [])
 
     def _content(self, side: tuple[str, int, bytes] | None) -> bytes | None:
         if side is None:
             return b""
         return side[2] if side[0] == "l" else self._texts.get(side[2])
 
-    def _keep(self, digest: bytes, content: bytes) -> None:
-        if len(content) > MAX_TEXT or self._kept + len(content) > MAX_TEXTS or digest in self._texts:
+    def _store_text(self, digest: bytes, content: bytes) -> None:
+        if len(content) > MAX_TEXT or self._stored_bytes + len(content) > MAX_TEXTS or digest in self._texts:
             return
         if b"\0" not in content:
             self._texts[digest] = content
-            self._kept += len(content)
+            self._stored_bytes += len(content)
 
     def digest(self, *texts: bytes) -> str:
         result = hashlib.sha256()
@@ -326,7 +326,7 @@ class Snapshot:
             # The index of git holds times and numbers of files: equal states would differ in it.
             content = content_of_index(content) if path.endswith(b"/.git/index") else content
             cached = (times, hashlib.sha256(content).digest())
-            self._keep(cached[1], content)
+            self._store_text(cached[1], content)
             if now - status.st_ctime_ns > RECENT_NS:
                 self._hashes[status.st_ino] = cached
         return "f", mode, cached[1]
