@@ -151,7 +151,7 @@ def _hidden_but_needed(command: Sequence[str]) -> list[str]:
     hidden = [os.path.realpath(folder) for folder in HIDDEN]
     paths = [os.path.realpath(path) for path in (os.getcwd(), sys.prefix, sys.base_prefix)]
     for word in (shutil.which(command[0]) or "", *command[1:]):
-        if os.path.isabs(word) and os.path.exists(word):
+        if word and os.path.exists(word):
             path = os.path.realpath(word)
             # With its folder, which contains what it imports; but not all of a hidden folder.
             folder = os.path.dirname(path)

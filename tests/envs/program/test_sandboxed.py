@@ -11,7 +11,7 @@ pytest.importorskip("uvicorn")
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.sandbox import SandboxUnavailable, require_sandbox
 from tests.envs.pool.faulty import until
-from tests.envs.program.programs import play, running
+from tests.envs.program.programs import TALK, play, running
 
 try:
     require_sandbox()
@@ -106,6 +106,20 @@ def test_a_reward_function_judges_a_sandboxed_program(tmp_path, monkeypatch):
         end = play(pool, "ok")[-1]
     assert end.reward == 2.0, end.error
     until(lambda: not _runs("sleep\0" + "98711\0"), "the end of what the program left behind")
+
+
+@needs_sandbox
+def test_a_program_directly_in_a_hidden_folder_is_visible(tmp_path, monkeypatch):
+    monkeypatch.chdir("/tmp")
+    path = Path(f"/tmp/gagpo-test-{os.getpid()}.py")
+    path.write_text(TALK + "chat(user(' '.join(os.listdir('/tmp'))))\nprint('{\"reward\": 1}')\n")
+    try:
+        with running(tmp_path, "", command=f"python {path.name}", sandbox="bubblewrap") as pool:
+            first, end = play(pool, "ok")
+    finally:
+        path.unlink()
+    assert end.reward == 1.0 and path.name in first.observation.split()
+    assert not any(name.startswith("pytest-of-") for name in first.observation.split())
 
 
 @needs_sandbox
