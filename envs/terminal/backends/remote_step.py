@@ -145,6 +145,7 @@ def main() -> None:
     with open(sys.argv[1]) as file:
         order = json.load(file)
     orders: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"write": write, "run": run, "tree": tree}
+    answer: dict[str, Any]
     try:
         answer = {"answer": orders[order["name"]](order)}
     except (supervisor.Failed, OSError) as error:
