@@ -11,9 +11,9 @@ from gagpo.agents.context import Context
 from gagpo.agents.engines.base import Sampling
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.prompts import find_prompt
-from gagpo.agents.rollout import Clock, RolloutLoop, group_jobs, rollout
+from gagpo.agents.rollout import MAX_DIFF, Clock, RolloutLoop, apply_event, group_jobs, rollout
 from gagpo.data import Episode, Turn
-from gagpo.envs.pool import WorkerPool
+from gagpo.envs.pool import Event, WorkerPool
 from gagpo.model.flat.slots import SlotCache
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -25,6 +25,14 @@ def language_agent(tiny, **kwargs):
     model, tokenizer = tiny
     context = Context(tokenizer, find_prompt("plain"), **kwargs)
     return LanguageAgent(TransformersEngine(model, tokenizer), context, Sampling(max_tokens=4))
+
+
+def test_a_turn_keeps_what_its_action_changed_within_a_bound():
+    state = EpisodeState(0, Episode("t", turns=[Turn("o", "a", "a")]))
+    ended = {"diff": "x" * (MAX_DIFF + 1), "success": True, "verdict": "right"}
+    assert apply_event(state, Event(0, "step", "", 1.0, True, False, ended)) == "terminated"
+    assert state.episode.turns[0].diff == "x" * MAX_DIFF
+    assert state.episode.info == {"verdict": "right"}  # not once more in the episode
 
 
 def transcript(episodes):
