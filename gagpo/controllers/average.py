@@ -21,7 +21,7 @@ class AveragedWeights:
     eta 3. The average lags a fifth of the run behind, and does not contain the initial weights.
 
     parameters: those in training.
-    saved: the average of a checkpoint, whole tensors in the order of the parameters.
+    saved: the average of a checkpoint, this rank's shards in the order of the parameters.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], saved: Sequence[Tensor] | None = None):
@@ -29,8 +29,7 @@ class AveragedWeights:
         if saved is None:
             self._average = [tensor.to("cpu", copy=True) for tensor in self._local()]
         else:
-            pairs = zip(saved, self.parameters, strict=True)
-            self._average = [_part(tensor, parameter).to("cpu", copy=True) for tensor, parameter in pairs]
+            self._average = [tensor.to("cpu", copy=True) for tensor in saved]
 
     @torch.no_grad()
     def update(self, iteration: int, total: Callable[[float], float] = float) -> float:
@@ -77,8 +76,8 @@ def local(parameter: torch.nn.Parameter) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _part(tensor: Tensor, parameter: torch.nn.Parameter) -> Tensor:
-    """This rank's shard of a whole tensor."""
+def shard_like(tensor: Tensor, parameter: torch.nn.Parameter) -> Tensor:
+    """This rank's shard of a whole tensor, as of ``parameter``."""
     if not isinstance(parameter, DTensor):
         return tensor
     mesh = parameter.device_mesh

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from gagpo.base.memory import release_freed
 from gagpo.controllers import Controllers
 from gagpo.controllers.average import AveragedWeights
 from gagpo.credit import Credit, Turns, advantages, turns_for
@@ -23,12 +24,13 @@ from gagpo.data import Episode, Row, build_rows, tasks_of_groups
 from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import names_of
 from gagpo.learning.optimizer import Group, lr_scale, make_optimizer, parameter_groups
-from gagpo.learning.policy import TrainedPolicy
+from gagpo.learning.policy import TrainedPolicy, average_shards
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, UpdateSettings, divergence
 from gagpo.model.dtypes import autocast
 from gagpo.model.networks import Critic, Networks
 from gagpo.model.sharding import shard
+from gagpo.model.slices import read_shards
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint, Entry, State
 from gagpo.runs.entries import CriticEntry, OptimizerEntry, WeightsEntry
 from gagpo.runs.metrics import Metrics
@@ -71,7 +73,7 @@ class Learner:
         self.controllers = controllers
         self.ranks = ranks
         self.algorithm = settings.algorithm.resolved(settings.longest_response)
-        self.critic = Critic(self.model) if settings.algorithm.critic else None
+        self.critic = Critic(self.model, torch.device(settings.device)) if settings.algorithm.critic else None
         self.entries: list[Entry] = []
         if self.critic is not None:
             self._add_entry(CriticEntry(self.critic, ranks), checkpoint)  # whole tensors, so before the sharding
@@ -96,7 +98,7 @@ class Learner:
         self.entries.append(WeightsEntry(self.model, policy.base, tokenizer, ranks))
         self.average: AveragedWeights | None = None
         if settings.training.ema:
-            self.average = AveragedWeights(policy.trained(), policy.average)
+            self.average = AveragedWeights(policy.trained(), average_shards(policy))
             applied = self.average.applied
             self.entries.append(WeightsEntry(self.model, policy.base, tokenizer, ranks, AVERAGE, applied))
 
@@ -116,7 +118,7 @@ class Learner:
             checkpoint.read(entry)
 
     def _shard(self) -> None:
-        """Shard policy, critic and reference; a reference that is the policy without its adapter is sharded once."""
+        """Shard policy, critic and reference, and read their weights; an adapter's policy is its own reference."""
         mesh = self.ranks.mesh(self.settings.device)
         offload = self.settings.training.offload
         if offload and mesh is None:
@@ -128,6 +130,11 @@ class Learner:
         shard(self.model, mesh, self.settings.training.dtype, critic_head, offload)
         if self.policy.reference is not None and self.policy.reference is not self.model:
             shard(self.policy.reference, mesh, self.settings.engine.dtype, offload=offload)
+        # After the sharding, so that no rank ever holds a whole model.
+        device = torch.device("cpu" if offload else self.settings.device)
+        for model in filter(None, (self.model, self.policy.reference)):
+            read_shards(model, device)
+        release_freed()  # the check gathers layers, whose memory glibc would keep
 
     def _parameter_groups(self) -> list[Group]:
         """The optimiser's groups: the policy's parameters, then the critic's with its own learning rate."""

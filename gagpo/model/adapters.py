@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -250,8 +250,13 @@ def merge(model: torch.nn.Module) -> torch.nn.Module:
 
 def digest(model: torch.nn.Module) -> str:
     """SHA-256 over names, shapes and float32 values of the parameters without the adapter."""
+    return digest_of(base_tensors(model))
+
+
+def digest_of(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """The :func:`digest` of a model with these parameters, in its order."""
     total = hashlib.sha256()
-    for name, tensor in base_tensors(model):
+    for name, tensor in tensors:
         total.update(f"{name} {tuple(tensor.shape)}\n".encode())
         total.update(tensor.float().contiguous().cpu().numpy().data)
     return total.hexdigest()

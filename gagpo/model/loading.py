@@ -87,22 +87,11 @@ def load_model(
     bound_kernels()
     if is_starter(name) and find(name).base is not None:
         return _starter_on_base(name, device).to(dtype_of(dtype)).eval()
-    name = folder_of(name)
-    _require_available(name, "model", revision)
+    resolved = available_name(name, revision, trust_remote_code)
+    if resolved is None:
+        return _merged_adapter(Path(folder_of(name)), device, trust_remote_code).to(dtype_of(dtype)).eval()
+    name = resolved
     path = Path(name)
-    if adapters.is_adapter(path):
-        return _merged_adapter(path, device, trust_remote_code).to(dtype_of(dtype)).eval()
-    if path.is_dir() and not (path / "config.json").exists():
-        raise ModelError(f"model folder {name} has no config.json", advice="is it a Hugging Face model folder?")
-    if path.is_dir() and manifest.has_one(path):
-        try:
-            manifest.verify(path)
-        except manifest.ManifestError as error:
-            raise ModelError(
-                error, advice="make the model again, or delete its manifest.json if you changed it"
-            ) from None
-    if not trust_remote_code:
-        refuse_remote_code(name, revision)
     try:
         model, info = with_attention(
             lambda attention_name: AutoModelForCausalLM.from_pretrained(
@@ -124,6 +113,28 @@ def load_model(
     if not path.is_dir():
         ready.config._commit_hash = commit_of(name, revision)  # type: ignore[union-attr]
     return ready
+
+
+def available_name(name: str, revision: str | None, trust_remote_code: bool) -> str | None:
+    """The folder or hub name of a model, found to be there, undamaged and without code of its own; None for an adapter.
+
+    Raises: ModelError.
+    """
+    name = folder_of(name)
+    _require_available(name, "model", revision)
+    path = Path(name)
+    if adapters.is_adapter(path):
+        return None
+    if path.is_dir() and not (path / "config.json").exists():
+        raise ModelError(f"model folder {name} has no config.json; is it a Hugging Face model folder?")
+    if path.is_dir() and manifest.has_one(path):
+        try:
+            manifest.verify(path)
+        except manifest.ManifestError as error:
+            raise ModelError(f"{error}; make the model again, or delete its manifest.json if you changed it") from None
+    if not trust_remote_code:
+        refuse_remote_code(name, revision)
+    return name
 
 
 def _merged_adapter(folder: Path, device: str, trust_remote_code: bool) -> torch.nn.Module:

@@ -43,13 +43,16 @@ class Critic(torch.nn.Module):
 
     A token's value is read where the model predicts it. A turn's value is that of its first response token, when the
     model has read the prompt. The head starts at zero, so the first advantages are the returns.
+
+    device: of the head; by default that of the policy.
     """
 
-    def __init__(self, policy: torch.nn.Module):
+    def __init__(self, policy: torch.nn.Module, device: torch.device | None = None):
         super().__init__()
         config: Any = policy.config
-        weight = next(policy.parameters())
-        self.head = torch.nn.Linear(config.hidden_size, 1, device=weight.device, dtype=torch.float32)
+        # The policy's own weights may not be there yet: each rank reads them when they are sharded.
+        device = device or next(policy.parameters()).device
+        self.head = torch.nn.Linear(config.hidden_size, 1, device=device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
 

@@ -120,12 +120,15 @@ def with_gathered_weights(module: torch.nn.Module, compute: Callable[[], T]) -> 
 def unsharded_copy(model: torch.nn.Module, dtype: str, with_weights: bool = True) -> torch.nn.Module:
     """A copy of the policy for the engine, made before the policy is sharded.
 
-    with_weights: copy the weights, to sample from; else the copy is on the device ``meta`` and takes no memory.
+    with_weights: copy the weights, to sample from; else the copy is on the device ``meta`` and takes no memory. Of a
+        policy that has no weights yet, the copy has real buffers then, see :func:`gagpo.model.slices.fill_copy`.
     """
     replacements: dict[int, object] = {}  # deepcopy takes these instead of copying
-    if not with_weights:
+    # Merging adds an adapter to its weights, so both must be on one device.
+    if not with_weights or any(parameter.is_meta for parameter in model.parameters()):
         for tensor in model.parameters():
             replacements[id(tensor)] = torch.nn.Parameter(torch.empty_like(tensor, device="meta"))
+    if not with_weights:
         replacements |= {id(tensor): torch.empty_like(tensor, device="meta") for tensor in model.buffers()}
     return merge(copy.deepcopy(model, replacements)).to(dtype_of(dtype)).requires_grad_(False)
 

@@ -17,6 +17,7 @@ CONTEXT = 1.0 * GB  # GPU memory of CUDA and its libraries
 FRAGMENTS = 0.05  # fraction of GPU memory lost to fragmentation
 UPDATE = "lower training.microbatch_tokens, or set training.gradient_checkpointing=true or training.dtype=bfloat16"
 SMALLER = {
+    "loading": "use more GPUs (processes), set engine.dtype=bfloat16, or sample at servers (engine=vllm)",
     "sampling": "lower rollout.concurrency, or set engine.dtype=bfloat16",
     "loss": UPDATE,
     "backward": UPDATE,

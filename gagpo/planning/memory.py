@@ -1,4 +1,4 @@
-"""The parts of a run's memory, in bytes, with the phases of an iteration that hold them.
+"""The parts of a run's memory, in bytes, with the phases that hold them: the loading, and those of an iteration.
 
 The formulas of activations hold for Llama-like layers (two norms, fused grouped attention, gated feed-forward); other
 families differ by some tens of percent.
@@ -22,14 +22,15 @@ MOMENTS = 8  # bytes of Adam's two moments of a parameter, in float32
 BFLOAT16_SAVING = 13  # bytes per token, layer and unit of width that a layer saves entirely in bfloat16
 KEPT_SCORE = 12  # bytes of a stored attention score: after the cap, after the softmax, and one temporary
 RECOMPUTED_SCORE = 16  # bytes of a score in a recomputed block: two stored values and their gradients
-PHASES = ("sampling", "loss", "backward", "step")
+ITERATION = ("sampling", "loss", "backward", "step")
+PHASES = ("loading", *ITERATION)
 
 
 @dataclass(frozen=True)
 class Part:
     """One part of the memory.
 
-    phases: the phases of an iteration in which it is allocated.
+    phases: the loading, and the phases of an iteration, in which it is allocated.
     note: its contents, for the table.
     host: in host memory, not on the GPU.
     per_machine: once on each machine; else in each process.
@@ -66,7 +67,7 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     parts = [
         Part("weights", (frozen + 4 * adapted) / ranks, PHASES, base_format + sharded),
         Part("gradients", 4 * count / ranks, ("loss", "backward", "step"), "float32; freed after each step" + sharded),
-        Part("optimiser", MOMENTS * count / ranks, PHASES, "Adam's two moments, float32" + sharded),
+        Part("optimiser", MOMENTS * count / ranks, ITERATION, "Adam's two moments, float32" + sharded),
     ]
     if settings.device != "cpu":
         note = "the square root of a moment, of all weights"
@@ -76,10 +77,25 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
         parts.append(Part("reference", _size(settings.engine.dtype) * count / ranks, PHASES, note))
     if ranks > 1:
         parts += gathered_parts(settings, shape)
+    parts += loading_parts(settings, shape)
     if settings.training.ema:
         note = "moving average of the weights, float32" + sharded
-        parts.append(Part("ema", 4 * count / ranks, PHASES, note, host=settings.device != "cpu"))
+        phases = PHASES if samples_from_copy(settings) else ITERATION  # made after the check, before the copy is filled
+        parts.append(Part("ema", 4 * count / ranks, phases, note, host=settings.device != "cpu"))
     return parts
+
+
+def loading_parts(settings: RunSettings, shape: Shape) -> list[Part]:
+    """What only loading takes: a single process reads a whole model, in float32 on the host first.
+
+    Ranks read their shards at once, and gather in the check of the model alone, see :func:`gathered_parts`.
+    """
+    frozen, base_format = base_bytes(settings, shape)
+    if settings.processes > 1:
+        return []
+    if settings.device != "cpu":
+        return [Part("model being loaded", 4 * shape.parameters, ("loading",), "float32, before its device", host=True)]
+    return [Part("model being loaded", 4 * shape.parameters - frozen, ("loading",), f"float32, before {base_format}")]
 
 
 def base_bytes(settings: RunSettings, shape: Shape) -> tuple[float, str]:
@@ -105,11 +121,23 @@ def gathered_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     # gradient in float32.
     work = max(4 * size, 3 * size + 4) if trained else 4 * size
     ends = shape.embeddings * (2 * size + 4 if trained else size)
-    return [
+    parts = [
         Part("gathered ends", shape.embeddings * size, ("loss",), "embeddings and output layer, whole"),
         Part("gathered layers", 2 * size * layer, ("loss",), "one layer, and the next one in transfer"),
         Part("gathered", ends + work * layer, ("backward",), "the same, and gradients in transfer"),
     ]
+    if not samples_from_copy(settings):  # the copy is filled after the check, and is larger than what that gathers
+        check = 2 * size * (shape.embeddings + layer)
+        parts.append(Part("gathered to check", check, ("loading",), "ends and a layer, with their buffers"))
+    return parts
+
+
+def samples_from_copy(settings: RunSettings) -> bool:
+    """Whether a rank samples from a whole copy of the policy in its own process."""
+    engine = settings.engine
+    if engine.options.serves:
+        return settings.rollout.ahead > 0 and settings.processes > 1
+    return engine.dtype != "float32" or settings.rollout.ahead > 0 or settings.processes > 1
 
 
 def adapter(settings: RunSettings, shape: Shape) -> int:
@@ -131,7 +159,7 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
     rollout = settings.rollout
     ranks = settings.processes
     # An engine that samples ahead works during updates too, so it cannot sleep.
-    phases = ("sampling",) if engine.sleep and not rollout.ahead else PHASES
+    phases = ("sampling",) if engine.sleep and not rollout.ahead else ITERATION
     size = _size(engine.dtype)
     largest = shape.vocabulary * shape.width
     token = 2 * shape.layers * shape.key_value_heads * shape.head_size * size
@@ -141,8 +169,8 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
         if settings.device == "cpu":
             cache = max(engine.options.cpu_cache_bytes, token * row)
             return [
-                Part("engine weights", size * shape.parameters, PHASES, f"{engine.name}'s copy, {engine.dtype}"),
-                Part("KV cache", cache, PHASES, f"{engine.name} on a CPU"),
+                Part("engine weights", size * shape.parameters, ITERATION, f"{engine.name}'s copy, {engine.dtype}"),
+                Part("KV cache", cache, ITERATION, f"{engine.name} on a CPU"),
             ]
         share = engine.gpu_memory_utilization or engine.options.memory_fraction
         minimum = size * shape.parameters + token * row
@@ -150,13 +178,14 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
         note = f"engine.gpu_memory_utilization={share:g}; weights and one response need {minimum / GB:.1f} GB"
         return [Part("engine weights and KV cache", allocated, phases, note), *_sending(settings, largest)]
     parts = []
-    if engine.dtype != "float32" or rollout.ahead or ranks > 1:
+    if samples_from_copy(settings):
         if ranks > 1:
             note = "the largest, gathered from all ranks"
-            parts.append(Part("a weight in transfer", 4 * largest, ("sampling",), note))
-        parts.append(Part("engine weights", size * shape.parameters, phases, f"a copy in {engine.dtype}"))
+            parts.append(Part("a weight in transfer", 4 * largest, ("loading", "sampling"), note))
+        loading = ("loading", *phases)
+        parts.append(Part("engine weights", size * shape.parameters, loading, f"a copy in {engine.dtype}"))
     if rollout.ahead:
-        parts.append(Part("weights in transfer", 4 * shape.parameters, PHASES, "a copy, until the engine has them"))
+        parts.append(Part("weights in transfer", 4 * shape.parameters, ITERATION, "a copy, until the engine has them"))
     sessions = most_sessions(settings)
     capacity = -(-(row + 1) // 128) * 128  # the cache grows by blocks of 128 tokens
     note = f"{sessions} sessions of {capacity} tokens, {engine.dtype}"

@@ -20,6 +20,7 @@ from gagpo.model.loading import ModelError, load_tokenizer
 from gagpo.model.shape import Shape, sizes
 from gagpo.planning.known_shapes import known_config
 from gagpo.planning.memory import (
+    ITERATION,
     MOMENTS,
     PHASES,
     Part,
@@ -142,9 +143,12 @@ class MemoryPlan:
         return peak(self.parts)
 
     def on_host(self, processes: int = 1) -> float:
-        """Bytes in the host memory of a machine with so many ranks of this run."""
+        """Peak bytes in the host memory of a machine with so many ranks of this run."""
         host_parts = [part for part in self.parts if part.host]
-        return sum(part.bytes * (1 if part.per_machine else processes) for part in host_parts)
+        return max(
+            sum(part.bytes * (1 if part.per_machine else processes) for part in host_parts if phase in part.phases)
+            for phase in PHASES
+        )
 
     def record(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -231,7 +235,7 @@ def plan(
         Part(
             "checkpoint",
             states / settings.processes,
-            PHASES,
+            ITERATION,
             "a copy, written in the background" + sharded_note(settings),
             host=settings.device != "cpu",
         ),

@@ -22,7 +22,10 @@ from gagpo.envs.pool.mixed import MixedPool
 from gagpo.eval.evaluate import EvaluatedAgent, evaluate
 from gagpo.eval.results import EvalResult
 from gagpo.learning.policy import TrainedPolicy
+from gagpo.model.dtypes import dtype_of
 from gagpo.model.sharding import ShardedReader
+from gagpo.model.slices import fill_copy, follow_attention
+from gagpo.model.weights import PolicyTensors
 from gagpo.settings import RunEnvironment, RunSettings, SettingsError
 
 
@@ -107,6 +110,22 @@ def needs_weights(settings: RunSettings, ranks: Ranks) -> bool:
     if settings.rollout.ahead and not ranks.alone:
         return ranks.first
     return settings.engine.options.needs_weights
+
+
+def fill_engine_model(settings: RunSettings, model: torch.nn.Module, policy: torch.nn.Module, ranks: Ranks) -> None:
+    """Give the engine's model what the sharded policy has read since the model was copied from it.
+
+    All ranks call it together: weights are gathered one by one, so that only the copy is ever whole.
+    """
+    follow_attention(model, policy)
+    if not settings.rollout.ahead and not settings.engine.options.needs_weights:
+        return
+    tensors = PolicyTensors(policy, dtype_of(settings.engine.dtype))
+    if needs_weights(settings, ranks):
+        fill_copy(model, tensors, torch.device(settings.device))
+    else:
+        for _ in tensors:  # the ranks that sample need this rank's shards
+            continue
 
 
 def _engine(settings: RunSettings, policy: TrainedPolicy, model: torch.nn.Module, ranks: Ranks) -> Engine:

@@ -29,6 +29,7 @@ from gagpo.learning.policy import load_policy, require_trainable
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.model.loading import commit_of
 from gagpo.model.sharding import unsharded_copy
+from gagpo.model.slices import unread_files
 from gagpo.model.spans import span
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, Entry, State
@@ -45,7 +46,7 @@ from gagpo.training.formats import choose_formats
 from gagpo.training.metrics import iteration_metrics
 from gagpo.training.progress import IterationProgress
 from gagpo.training.recorder import Recorder
-from gagpo.training.sampler import Sampler, needs_weights
+from gagpo.training.sampler import Sampler, fill_engine_model, needs_weights
 from gagpo.training.time_left import TimeLeft
 
 TurnCredits = list[list[TurnCredit]]
@@ -92,13 +93,16 @@ class Trainer:
         checkpoint = self._last_checkpoint()
         require_trainable(settings)
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
-        policy = load_policy(settings, checkpoint, commit)
+        policy = load_policy(settings, checkpoint, commit, ranks)
+        unread = unread_files(policy.model) is not None
         model = policy.model
         if not ranks.alone:
             model = unsharded_copy(policy.model, settings.engine.dtype, needs_weights(settings, ranks))
         self.time_left = TimeLeft(settings)
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, checkpoint)
+        if unread:
+            fill_engine_model(settings, model, policy.model, ranks)
         self.sampler = Sampler(settings, environments, policy, model, rollout, ranks)
         hidden = quiet or not ranks.first
         self.progress = IterationProgress(settings, controllers.sampling_rounds, hidden)

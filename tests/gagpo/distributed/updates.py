@@ -83,7 +83,7 @@ def learner_of(folder, name, case, ranks):
     path.write_text(yaml.safe_dump(case))
     settings = with_formats(load(path), "float32", "float32")
     parts = (settings.algorithm.controllers, settings.training.target_kl, settings.optimizer.scale_by_groups)
-    return learner.Learner(settings, load_policy(settings, None), Controllers(*parts), ranks)
+    return learner.Learner(settings, load_policy(settings, None, ranks=ranks), Controllers(*parts), ranks)
 
 
 def save_logprobs(folder, case):
