@@ -39,7 +39,7 @@ from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.networks import Networks
 from gagpo.model.shape import Shape, sizes
-from gagpo.model.sharding import shard
+from gagpo.model.sharding import Unsharded, shard
 from gagpo.planning.known_shapes import known_config
 from gagpo.planning.memory import state_parts
 from gagpo.planning.plan import ClusterPlan, MemoryPlan, cluster_plan
@@ -57,11 +57,12 @@ MACHINE = 8  # GPUs of a machine
 GROUPS = 2  # task groups of each GPU
 SHARDED = ("weights", "gradients", "optimiser", "optimiser's step", "reference")
 GB = 1e9
+UNSHARDED = ("layers", "gradients", "all")
 
 # The measured model and batch: small, so that two ranks on one machine take seconds.
 SMALL = ModelShape(layers=3, width=128, heads=4, key_value_heads=2, feed_forward=256, context=512)
-ROWS, LENGTH, RESPONSE = 16, 64, 16
-MINIBATCHES = 2
+ROWS, LENGTH, RESPONSE = 24, 64, 16
+MINIBATCHES, MICROBATCHES = 2, 3  # micro-batches of each rank and mini-batch
 TOLERANCE = 0.05
 RANK_SECONDS = 600.0  # of a rank, which takes a few
 TURNS, TURN_TOKENS = 400, 500  # of the exchanged episodes
@@ -179,18 +180,18 @@ def small_rows(vocabulary: int) -> list[Row]:
     ]
 
 
-def measured(ranks: Ranks) -> dict[str, float]:
+def measured(ranks: Ranks, unsharded: Unsharded) -> dict[str, float]:
     """Bytes of one update's collective calls and of an exchange of episodes, on this rank, and the formulas' counts."""
     torch.set_num_threads(1)
     tokenizer = train_tokenizer(["You stand at 12."], 300)
     model = create(SMALL, tokenizer, 0)
     shape = sizes(model.config)
     if not ranks.alone:
-        shard(model, ranks.mesh(), "float32")
+        shard(model, ranks.mesh(), "float32", unsharded=unsharded)
     optimizer = torch.optim.AdamW(model.parameters())
-    # A micro-batch of a rank is a mini-batch's rows: the pass count is known.
-    packing = Packing(ROWS * LENGTH)
-    settings = UpdateSettings(minibatches=MINIBATCHES, packing=packing)
+    # Rows are of one length, so the number of micro-batches is known.
+    packing = Packing(ROWS * LENGTH // (MINIBATCHES * MICROBATCHES * ranks.world_size))
+    settings = UpdateSettings(minibatches=MINIBATCHES, packing=packing, unsharded=unsharded)
     updater = Updater(Networks(model), optimizer, load_algorithm("cispo"), settings, ranks)
     credit = Credit(np.linspace(-1.0, 1.0, ROWS), np.full(ROWS, RESPONSE))
     with CollectiveBytes(ranks.world_size) as counted:
@@ -198,7 +199,7 @@ def measured(ranks: Ranks) -> dict[str, float]:
     message = packed(make_episodes(TURNS // ranks.world_size, TURN_TOKENS, RESPONSE, 1000 * ranks.rank), {})
     messages = ranks.gathered_bytes(message) if not ranks.alone else [message]
     from_others = sum(map(len, messages)) - len(message)
-    expected = _expected(shape, ranks.world_size)
+    expected = _expected(shape, ranks.world_size, unsharded)
     return {
         "gathered": counted.gathered,
         "gathered_expected": expected[0],
@@ -209,24 +210,25 @@ def measured(ranks: Ranks) -> dict[str, float]:
     }
 
 
-def _expected(shape: Shape, count: int) -> tuple[float, float, float]:
+def _expected(shape: Shape, count: int, unsharded: Unsharded) -> tuple[float, float, float]:
     """The formulas for the measured update: gathered, reduced, episodes received."""
-    settings = resolve(load(RECIPE, [f"processes={count}", "training.dtype=float32", "engine.dtype=bfloat16"]))
+    changes = [f"training.minibatches={MINIBATCHES}", f"training.unsharded={unsharded}", "training.dtype=float32"]
+    settings = resolve(load(RECIPE, [f"processes={count}", "engine.dtype=bfloat16", *changes]))
     experience = experience_bytes(TURNS, TURN_TOKENS, RESPONSE)
-    traffic = traffic_of(settings, shape, Cluster(1, count), Passes(MINIBATCHES, 0), experience)
+    traffic = traffic_of(settings, shape, Cluster(1, count), Passes(MINIBATCHES * MICROBATCHES, 0), experience)
     return traffic.gathered, traffic.reduced, traffic.episodes
 
 
-def measure(counts: tuple[int, ...] = (1, 2)) -> list[dict[str, float]]:
-    """The first rank's measurement for each number of gloo ranks."""
+def measure(counts: tuple[int, ...] = (1, 2)) -> list[dict[str, Any]]:
+    """The first rank's measurement for each number of gloo ranks, of several for each ``training.unsharded``."""
     results = []
-    for count in counts:
+    for count, unsharded in [(count, how) for count in counts for how in (UNSHARDED if count > 1 else UNSHARDED[:1])]:
         port = free_port()
         processes = []
         for rank in range(count):
             variables = Rank(rank, count, rank, count).variables("127.0.0.1", port) if count > 1 else {}
             environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1"}
-            command = module_command("benchmarks.scaling", "--rank")
+            command = module_command("benchmarks.scaling", "--rank", unsharded)
             processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
         try:
             outputs = [process.communicate(timeout=RANK_SECONDS)[0] for process in processes]
@@ -235,22 +237,22 @@ def measure(counts: tuple[int, ...] = (1, 2)) -> list[dict[str, float]]:
                 process.kill()
         if any(process.returncode for process in processes):
             raise SystemExit("a rank failed")
-        results.append({"ranks": float(count), **json.loads(outputs[0].splitlines()[-1])})
+        results.append({"ranks": f"{count}, {unsharded}", **json.loads(outputs[0].splitlines()[-1])})
     return results
 
 
-def differences(results: list[dict[str, float]]) -> Table:
+def differences(results: list[dict[str, Any]]) -> Table:
     """Measured and expected bytes of each number of ranks."""
     rows = []
     for result in results:
         for name in ("gathered", "reduced", "episodes"):
             expected, number = result[f"{name}_expected"], result[name]
             off = f"{number / expected - 1:+.1%}" if expected else "equal" if number == 0.0 else "differs"
-            rows.append([f"{result['ranks']:.0f}", name, f"{number:,.0f}", f"{expected:,.0f}", off])
+            rows.append([result["ranks"], name, f"{number:,.0f}", f"{expected:,.0f}", off])
     return Table(["ranks", "bytes", "measured", "formula", "difference"], rows, words=(1,))
 
 
-def is_within(results: list[dict[str, float]]) -> bool:
+def is_within(results: list[dict[str, Any]]) -> bool:
     """Whether every measurement is within the tolerance of its formula."""
     return all(
         abs(result[name] - result[f"{name}_expected"]) <= TOLERANCE * result[f"{name}_expected"]
@@ -262,14 +264,14 @@ def is_within(results: list[dict[str, float]]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="compare the formulas with 1 and 2 ranks here")
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", choices=UNSHARDED, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank:
         if all(name in os.environ for name in REQUIRED):
             with joined(120) as ranks:
-                print(json.dumps(measured(ranks)))
+                print(json.dumps(measured(ranks, options.rank)))
         else:
-            print(json.dumps(measured(Ranks())))
+            print(json.dumps(measured(Ranks(), options.rank)))
         return 0
     if options.measure:
         results = measure()

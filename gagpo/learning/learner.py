@@ -127,7 +127,7 @@ class Learner:
                 advice=("lora or training.gradient_checkpointing save memory on one GPU"),
             )
         critic_head = self.critic.head if self.critic else None
-        shard(self.model, mesh, self.settings.training.dtype, critic_head, offload)
+        shard(self.model, mesh, self.settings.training.dtype, critic_head, offload, self.settings.training.unsharded)
         if self.policy.reference is not None and self.policy.reference is not self.model:
             shard(self.policy.reference, mesh, self.settings.engine.dtype, offload=offload)
         # After the sharding, so that no rank ever holds a whole model.

@@ -29,6 +29,7 @@ from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, Skippe
 from gagpo.model.logprobs import Entropy
 from gagpo.model.microbatch import MicroBatch
 from gagpo.model.networks import Networks
+from gagpo.model.sharding import Unsharded, begin_micro_batch
 from gagpo.model.spans import span
 from gagpo.model.weights import gather
 from gagpo.objectives import Controls, Normaliser, gate_weights
@@ -56,6 +57,7 @@ class UpdateSettings:
     max_grad_norm: gradients are clipped to this norm.
     max_nonfinite_steps: number of steps in a row with a non-finite loss or gradient that ends training.
     packing: how rows become micro-batches.
+    unsharded: what several ranks hold unsharded between the micro-batches of a step.
     """
 
     epochs: int = 1
@@ -63,6 +65,7 @@ class UpdateSettings:
     max_grad_norm: float = 1.0
     max_nonfinite_steps: int = 1
     packing: Packing = field(default_factory=Packing)
+    unsharded: Unsharded = "layers"
 
     @classmethod
     def of(cls, settings: RunSettings, policy: torch.nn.Module) -> UpdateSettings:
@@ -73,6 +76,7 @@ class UpdateSettings:
             max_grad_norm=settings.optimizer.max_grad_norm,
             max_nonfinite_steps=settings.training.max_nonfinite_steps,
             packing=packing_of(policy, settings),
+            unsharded=settings.training.unsharded,
         )
 
 
@@ -259,7 +263,9 @@ class Updater:
         sums: list[Metrics] = []
         mismatch: list[Metrics] = []
         error: NonFiniteLoss | None = None
-        for host_micro in batch.micro_batches:
+        for number, host_micro in enumerate(batch.micro_batches, 1):
+            # Ranks have equal numbers of micro-batches, so all reduce at the same one, even where it is padding.
+            begin_micro_batch(self.networks.policy, self.settings.unsharded, number == len(batch.micro_batches))
             micro = host_micro.to(self.networks.device)
             with span("forward"):
                 outputs = self.networks.outputs(micro, entropy)

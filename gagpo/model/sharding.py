@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -61,6 +61,7 @@ def shard(
     precision: str,
     head: torch.nn.Module | None = None,
     offload: bool = False,
+    unsharded: Unsharded = "layers",
 ) -> None:
     """Shard ``model`` in place over all ranks, and the critic's ``head`` that reads its hidden states.
 
@@ -70,6 +71,7 @@ def shard(
     mesh: of all ranks on the device of the weights; None for a process that trains alone, which shards nothing.
     precision: of gathered weights, by name; shards and gradients keep theirs.
     offload: keep shards, gradients and optimizer states in host memory, and copy a layer when it is computed.
+    unsharded: ``all`` to keep the layers of a forward pass gathered for its backward pass.
     """
     if mesh is None:
         return
@@ -79,7 +81,9 @@ def shard(
     whole = MixedPrecisionPolicy(cast_forward_inputs=False)
     policy = half if precision == "bfloat16" else whole
     for block in blocks_of(model):
-        fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=place)
+        # Freed layers are gathered again in the backward pass: memory is paid with half as many bytes more.
+        free = unsharded != "all"
+        fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=place, reshard_after_forward=free)
     if head is not None:
         fully_shard(head, mesh=mesh, mp_policy=whole, offload_policy=place)
     unit = ShardedUnit(*(part for part in (model, head) if part is not None))
@@ -112,9 +116,32 @@ def with_gathered_weights(module: torch.nn.Module, compute: Callable[[], T]) -> 
     if not torch.is_grad_enabled():
         # The backward pass frees what the unit's forward pass gathered. Without one the weights would stay gathered,
         # and the next optimizer step, which changes the shards, would not reach them.
-        assert isinstance(unit, FSDPModule)
-        unit.reshard()
+        for gathered in _sharded_modules(unit):
+            gathered.reshard()
     return result
+
+
+Unsharded = Literal["layers", "gradients", "all"]
+"""What a rank holds unsharded while it accumulates gradients, see ``training.unsharded``."""
+
+
+def begin_micro_batch(module: torch.nn.Module, unsharded: Unsharded, last: bool) -> None:
+    """Choose which collective calls the next forward and backward pass of ``module`` make; all ranks choose alike.
+
+    last: whether it is the last one before the optimizer step, which needs reduced gradients and sharded weights.
+    """
+    unit: ShardedUnit | None = getattr(module, _UNIT, None)
+    if unit is None:
+        return
+    assert isinstance(unit, FSDPModule)
+    # Gradients add up: their sum is reduced once in place of every summand.
+    unit.set_requires_gradient_sync(last or unsharded == "layers")
+    # Weights change in the step alone, so what one micro-batch has gathered serves the next ones.
+    unit.set_reshard_after_backward(last or unsharded != "all")
+
+
+def _sharded_modules(unit: torch.nn.Module) -> list[FSDPModule]:
+    return [module for module in unit.modules() if isinstance(module, FSDPModule)]
 
 
 def unsharded_copy(model: torch.nn.Module, dtype: str, with_weights: bool = True) -> torch.nn.Module:

@@ -22,7 +22,6 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from gagpo.base.errors import first_line
 from gagpo.model import adapters
 from gagpo.model.dtypes import bound_kernels, dtype_of
-from gagpo.model.flat import attention
 from gagpo.model.loading import ModelError, available_name, choose_path, commit_of, require_finite, with_attention
 from gagpo.model.sharding import with_gathered_weights
 from gagpo.model.starters import find, is_starter

@@ -126,6 +126,14 @@ def gathered_parts(settings: RunSettings, shape: Shape) -> list[Part]:
         Part("gathered layers", 2 * size * layer, ("loss",), "one layer, and the next one in transfer"),
         Part("gathered", ends + work * layer, ("backward",), "the same, and gradients in transfer"),
     ]
+    unsharded = settings.training.unsharded
+    if unsharded != "layers":
+        count = adapter(settings, shape) or shape.parameters
+        note = "float32, of all weights, until the last micro-batch of a step"
+        parts.append(Part("unsharded gradients", 4 * count, ("loss", "backward"), note))
+    if unsharded == "all":
+        note = f"all layers, {settings.training.dtype}, until the last micro-batch of a step"
+        parts.append(Part("unsharded layers", size * layer * (shape.layers - 2), ("loss", "backward"), note))
     if not samples_from_copy(settings):  # the copy is filled after the check, and is larger than what that gathers
         check = 2 * size * (shape.embeddings + layer)
         parts.append(Part("gathered to check", check, ("loading",), "ends and a layer, with their buffers"))

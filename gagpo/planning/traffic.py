@@ -100,8 +100,12 @@ def traffic_of(settings: RunSettings, shape: Shape, cluster: Cluster, passes: Pa
     weights = shape.parameters + adapted
     # Layers are gathered for the forward pass and again for the backward pass. Embeddings and output layer stay.
     layers = weights - shape.embeddings
-    gathered = size * received * (passes.trained * (2 * layers + shape.embeddings) + passes.scored * weights)
-    reduced = 4 * received * passes.trained * (adapted or shape.parameters)
+    steps = min(passes.trained, settings.training.epochs * settings.training.minibatches)
+    unsharded = settings.training.unsharded
+    trained = steps * weights if unsharded == "all" else passes.trained * (2 * layers + shape.embeddings)
+    gathered = size * received * (trained + passes.scored * weights)
+    reductions = passes.trained if unsharded == "layers" else steps
+    reduced = 4 * received * reductions * (adapted or shape.parameters)
     model_bytes = _size(settings.engine.dtype) * shape.parameters
     policy = float(model_bytes)
     files = read = 0.0

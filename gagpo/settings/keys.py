@@ -24,6 +24,7 @@ CHANGEABLE = (
     "training.best_metric",
     "training.save_episodes_every",
     "training.offload",
+    "training.unsharded",
     "rollout.workers",
     "threads",
 )

@@ -84,6 +84,12 @@ class TrainingSettings(Options):
         description="keep weights, gradients and optimiser states in host memory, and take optimiser steps on the CPU; "
         "needs several processes",
     )
+    unsharded: Literal["layers", "gradients", "all"] = Field(
+        "layers",
+        description="what a rank holds unsharded while it accumulates gradients: the layers it computes; the gradients "
+        "too, which are reduced once a step; or all weights too, which are gathered once a step. `gagpo plan` names "
+        "the fastest that fits",
+    )
     save_every: int = Field(10, ge=1, description="iterations between checkpoints")
     max_checkpoints: int = Field(2, ge=1, description="number of latest checkpoints to keep")
     best_metric: Literal["success_rate", "reward_mean"] | None = Field(

@@ -104,6 +104,16 @@ CASES = {
     "activations computed twice": training("ppo_turn", gradient_checkpointing=True),
     "host memory": training("ppo_turn", offload=True),
     "host memory, activations computed twice": training("ppo_turn", offload=True, gradient_checkpointing=True),
+    **{
+        f"unsharded {what}, {tokens} tokens": training("ppo_turn", microbatch_tokens=tokens, unsharded=what)
+        for what in ("gradients", "all")
+        for tokens in (1, 64)
+    },
+    "unsharded all, epochs": training("ppo", microbatch_tokens=64, unsharded="all", epochs=2),
+    "adapter, unsharded all": {
+        **training("ppo_turn", microbatch_tokens=64, unsharded="all"),
+        "lora": {"rank": 4, "alpha": 4.0},
+    },
     "adapter": {**training("ppo_turn"), "lora": {"rank": 4, "alpha": 4.0}},
     "adapter, rows": {**training("ppo"), "lora": {"rank": 4, "alpha": 4.0}},
     "penalty": {**training("ppo_turn"), "invalid_action_penalty": 0.5},

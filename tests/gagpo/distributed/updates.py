@@ -78,12 +78,13 @@ def episodes(iteration, logprobs=None):
     return batch
 
 
-def learner_of(folder, name, case, ranks):
+def learner_of(folder, name, case, ranks, with_policy=lambda policy: policy):
     path = Path(folder) / f"{name}-{ranks.world_size}-{ranks.rank}.yaml"
     path.write_text(yaml.safe_dump(case))
     settings = with_formats(load(path), "float32", "float32")
     parts = (settings.algorithm.controllers, settings.training.target_kl, settings.optimizer.scale_by_groups)
-    return learner.Learner(settings, load_policy(settings, None, ranks=ranks), Controllers(*parts), ranks)
+    policy = with_policy(load_policy(settings, None, ranks=ranks))
+    return learner.Learner(settings, policy, Controllers(*parts), ranks)
 
 
 def save_logprobs(folder, case):
