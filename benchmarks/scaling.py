@@ -41,7 +41,6 @@ from gagpo.model.networks import Networks
 from gagpo.model.shape import Shape, sizes
 from gagpo.model.sharding import Unsharded, shard
 from gagpo.planning.known_shapes import known_config
-from gagpo.planning.memory import state_parts
 from gagpo.planning.plan import ClusterPlan, MemoryPlan, cluster_plan
 from gagpo.planning.plan import plan as memory_plan
 from gagpo.planning.rates import rates_of
@@ -83,8 +82,7 @@ class Size:
     @property
     def sharded(self) -> float:
         """Bytes of one GPU in weights, gradients and optimiser."""
-        parts = state_parts(self.settings, self.memory.shape)
-        return sum(part.bytes for part in parts if part.name in SHARDED)
+        return sum(part.bytes for part in self.memory.parts if part.name in SHARDED)
 
     @property
     def replicated(self) -> float:
@@ -101,7 +99,7 @@ def size_of(gpus: int) -> Size:
     assert config is not None
     shape = sizes(config)
     rates = rates_of(GPU)
-    memory = memory_plan(settings, shape=shape, gigabytes=rates.gigabytes)
+    memory = memory_plan(settings, shape=shape, gigabytes=rates.gigabytes, machines=cluster.machines)
     return Size(cluster, settings, memory, cluster_plan(settings, memory, cluster, rates))
 
 
@@ -222,7 +220,7 @@ def _expected(shape: Shape, count: int, unsharded: Unsharded) -> tuple[float, fl
 def measure(counts: tuple[int, ...] = (1, 2)) -> list[dict[str, Any]]:
     """The first rank's measurement for each number of gloo ranks, of several for each ``training.unsharded``."""
     results = []
-    for count, unsharded in [(count, how) for count in counts for how in (UNSHARDED if count > 1 else UNSHARDED[:1])]:
+    for count, unsharded in [(ranks, how) for ranks in counts for how in (UNSHARDED if ranks > 1 else UNSHARDED[:1])]:
         port = free_port()
         processes = []
         for rank in range(count):

@@ -49,7 +49,7 @@ def plan(
     require_environments(settings)
     # torch is slow to import, so settings are checked first
     from gagpo.planning.agreement import require_room_for_prompts, require_trainable
-    from gagpo.planning.fitting import judge, memory_here
+    from gagpo.planning.fitting import fastest_unsharded, judge, memory_here
     from gagpo.planning.plan import cluster_plan, guess_of, measured_guess, shape_of
     from gagpo.planning.plan import plan as make_plan
     from gagpo.planning.rates import rates_of
@@ -67,8 +67,8 @@ def plan(
     if here is None and gpus:
         here = rates.gigabytes
     memories = gpu_memory or ([here] if here else [])
-    memory_plan = make_plan(settings, guess, shape, memories[0] if memories else None)
-    verdicts = [judge(settings, guess, memory, shape) for memory in memories]
+    memory_plan = make_plan(settings, guess, shape, memories[0] if memories else None, cluster.machines)
+    verdicts = [judge(settings, guess, memory, shape, cluster.machines) for memory in memories]
     cluster_result = cluster_plan(settings, memory_plan, cluster, rates) if settings.device != "cpu" else None
     print_table(_table(settings.model, memory_plan))
     say(formats, *_lines(memory_plan, settings.training.iterations, cluster.gpus))
@@ -78,6 +78,11 @@ def plan(
             say(line)
     for verdict in verdicts:
         say(f"{verdict.gigabytes:.0f} GB: {verdict.advice}")
+        fastest = fastest_unsharded(settings, guess, verdict.gigabytes, shape, cluster.machines)
+        if fastest is not None and settings.processes > 1 and fastest[0] != settings.training.unsharded:
+            say(
+                f"{verdict.gigabytes:.0f} GB: training.unsharded={fastest[0]} moves fewer bytes and {fastest[1].advice}"
+            )
     if not verdicts:
         say(f"device {settings.device} was not found: give a GPU's memory, for example --gpu-memory 80")
     if as_json:
@@ -169,14 +174,18 @@ def _traffic_table(cluster_plan: ClusterPlan) -> Table:
     traffic = cluster_plan.traffic
     cluster = traffic.cluster
     several = cluster.machines > 1
+    flat = several and not traffic.replicated  # weights of copies on each machine do not cross the network
+
+    def across(gradients: float) -> float:
+        return traffic.replicated * cluster.gpus or gradients * flat
 
     def row(name: str, link: float, network: float, file: float = 0.0) -> list[str]:
         return [name, *(f"{number / GB:,.2f}" if number else "" for number in (link, network, file))]
 
     rows = [
-        row("weights for the passes", traffic.gathered, traffic.gathered * several),
-        row("gradients", traffic.reduced, traffic.reduced * several),
-        row("weights for the engine", traffic.policy, traffic.policy * several, traffic.files + traffic.read),
+        row("weights for the passes", traffic.gathered, traffic.gathered * flat),
+        row("gradients", traffic.reduced + traffic.replicated, across(traffic.reduced)),
+        row("weights for the engine", traffic.policy, traffic.policy * flat, traffic.files + traffic.read),
         row("episodes", 0.0, traffic.episodes * cluster.gpus * several, 0.0 if several else traffic.episodes),
     ]
     title = f"GB of an iteration: {cluster.machines} x {cluster.gpus} GPUs"

@@ -8,6 +8,7 @@ have a channel of its own, and an exchange of plain data needs no GPU.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ class Ranks:
     world_size: number of ranks.
     local: its number on its machine, 0 to ``local_world_size - 1``.
     local_world_size: number of ranks on its machine.
+    replicas: copies of the sharded weights, each over consecutive ranks: one on each machine, unless a machine has one
+        rank.
     group: torch's process group; None if alone.
     watch: tells a dead rank from a slow one; None if alone.
 
@@ -53,6 +56,7 @@ class Ranks:
     world_size: int = 1
     local: int = 0
     local_world_size: int = 1
+    replicas: int = 1
     group: dist.ProcessGroup | None = None
     watch: Watch | None = None
 
@@ -184,10 +188,14 @@ class Ranks:
         return f"cuda:{self.local}"
 
     def mesh(self, device: str = "cpu") -> DeviceMesh | None:
-        """All ranks on the type of ``device``, for sharded tensors; None if alone."""
+        """All ranks on the type of ``device``, for sharded tensors; None if alone.
+
+        With several replicas it has two dimensions, of which tensors are sharded over the second: weights are gathered
+        over the links of one machine, and only gradients cross the network.
+        """
         if self.alone:
             return None
-        return init_device_mesh(torch.device(device).type, (self.world_size,))
+        return _mesh(torch.device(device).type, self.replicas, self.world_size // self.replicas)
 
     def threads(self, requested: int) -> int:
         """Torch threads of this rank; 0 requests its share of the machine's cores."""
@@ -199,6 +207,20 @@ _INTERRUPTIONS: Mapping[str, Callable[[], BaseException]] = {
     "SystemExit": lambda: Terminated(143),
     "Terminated": lambda: Terminated(143),
 }
+
+
+@functools.cache  # each mesh opens process groups, and checkpoints ask for one again and again
+def _mesh(device_type: str, replicas: int, shards: int) -> DeviceMesh:
+    if replicas == 1:
+        return init_device_mesh(device_type, (shards,))
+    return init_device_mesh(device_type, (replicas, shards), mesh_dim_names=("replicate", "shard"))
+
+
+def replicas_of(world_size: int, local_world_size: int) -> int:
+    """Copies of the sharded weights: one for each machine, if all machines have the same number of ranks above one."""
+    if local_world_size == 1 or world_size % local_world_size:
+        return 1
+    return world_size // local_world_size
 
 
 def _gloo_group() -> Any:
@@ -242,7 +264,8 @@ def _opened(store: Store, rank: int, world_size: int, watch: Watch) -> Ranks:
         raise not_found(error) from None
     local = int(os.environ[LOCAL_RANK])
     local_world_size = int(os.environ.get(LOCAL_WORLD_SIZE, world_size))
-    return Ranks(rank, world_size, local, local_world_size, _gloo_group(), watch)
+    replicas = replicas_of(world_size, local_world_size)
+    return Ranks(rank, world_size, local, local_world_size, replicas, _gloo_group(), watch)
 
 
 def _is_communication_error(error: RuntimeError) -> bool:
@@ -252,6 +275,7 @@ def _is_communication_error(error: RuntimeError) -> bool:
 
 def _destroy_groups() -> None:
     """Close the channels that were opened; a lost rank must not keep this process from ending."""
+    _mesh.cache_clear()
     try:
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -199,9 +199,17 @@ def _config(settings: RunSettings) -> PreTrainedConfig:
 
 
 def plan(
-    settings: RunSettings, guess: Guess = DEFAULT_GUESS, shape: Shape | None = None, gigabytes: float | None = None
+    settings: RunSettings,
+    guess: Guess = DEFAULT_GUESS,
+    shape: Shape | None = None,
+    gigabytes: float | None = None,
+    machines: int = 1,
 ) -> MemoryPlan:
-    """Predict a run. gigabytes: memory of the GPU, of which vLLM allocates a fraction."""
+    """Predict a run.
+
+    gigabytes: memory of the GPU, of which vLLM allocates a fraction.
+    machines: over which the processes are spread evenly.
+    """
     shape = shape or shape_of(settings)
     settings = with_machine_formats(settings, shape.width)
     rollout = settings.rollout
@@ -227,16 +235,18 @@ def plan(
     best = float(settings.training.best_metric is not None)
     most = states * (keep + 1 + best)  # a new checkpoint is complete before the oldest is removed
     disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": most}
+    shards = settings.processes // Cluster(machines, settings.processes // machines).replicas(settings)
+    sharded = settings.model_copy(update={"processes": shards})
     parts = [
-        *state_parts(settings, shape),
+        *state_parts(sharded, shape),
         *engine_parts(settings, shape, row, gigabytes),
         *update_parts(settings, shape, row, guess.prompt, usual_turns),
         *file_parts(settings, shape),
         Part(
             "checkpoint",
-            states / settings.processes,
+            states / shards,
             ITERATION,
-            "a copy, written in the background" + sharded_note(settings),
+            "a copy, written in the background" + sharded_note(sharded),
             host=settings.device != "cpu",
         ),
         Part("program", PROGRAM, PHASES, "Python and its libraries", host=settings.device != "cpu"),

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from gagpo.agents.engines.remote.weight_folder import weight_files
+from gagpo.distributed.ranks import replicas_of
 from gagpo.model.shape import Shape
 from gagpo.planning.memory import adapter
 from gagpo.settings import RunSettings
@@ -32,6 +33,10 @@ class Cluster:
     def ranks(self) -> int:
         return self.machines * self.gpus
 
+    def replicas(self, settings: RunSettings) -> int:
+        """Copies of the sharded weights, as ranks make them."""
+        return replicas_of(self.ranks, self.gpus) if settings.training.across_nodes == "replicate" else 1
+
 
 @dataclass(frozen=True)
 class Traffic:
@@ -39,6 +44,7 @@ class Traffic:
 
     gathered: weights that each rank receives from the others for its forward and backward passes.
     reduced: gradients that each rank sends to the others.
+    replicated: gradients that each rank exchanges with the other machines' copies of its shard.
     policy: weights that each rank receives once more, for the engine.
     files: weights that each machine writes for its servers.
     read: of these files, by all servers of a machine.
@@ -48,6 +54,7 @@ class Traffic:
 
     gathered: float
     reduced: float
+    replicated: float
     policy: float
     files: float
     read: float
@@ -62,7 +69,11 @@ class Traffic:
     @property
     def network(self) -> float:
         """Bytes that one machine receives over its network, with the episodes of all its ranks."""
-        return self.link + self.episodes * self.cluster.gpus if self.cluster.machines > 1 else 0.0
+        if self.cluster.machines == 1:
+            return 0.0
+        # A flat ring passes through every machine once, for all of its ranks; copies of shards are exchanged by each.
+        weights = self.replicated * self.cluster.gpus if self.replicated else self.link
+        return weights + self.episodes * self.cluster.gpus
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,10 @@ def passes_of(settings: RunSettings, tokens: float) -> Passes:
 def traffic_of(settings: RunSettings, shape: Shape, cluster: Cluster, passes: Passes, experience: float) -> Traffic:
     """What one iteration moves. experience: bytes of all episodes, see :func:`experience_bytes`."""
     size = _size(settings.training.dtype)
-    received = (cluster.ranks - 1) / cluster.ranks
+    others = (cluster.ranks - 1) / cluster.ranks
+    replicas = cluster.replicas(settings)
+    shards = cluster.ranks // replicas
+    received = (shards - 1) / shards
     adapted = adapter(settings, shape)
     weights = shape.parameters + adapted
     # Layers are gathered for the forward pass and again for the backward pass. Embeddings and output layer stay.
@@ -105,7 +119,9 @@ def traffic_of(settings: RunSettings, shape: Shape, cluster: Cluster, passes: Pa
     trained = steps * weights if unsharded == "all" else passes.trained * (2 * layers + shape.embeddings)
     gathered = size * received * (trained + passes.scored * weights)
     reductions = passes.trained if unsharded == "layers" else steps
-    reduced = 4 * received * reductions * (adapted or shape.parameters)
+    gradients = 4 * reductions * (adapted or shape.parameters)
+    reduced = received * gradients
+    replicated = 2 * (replicas - 1) / replicas * gradients / shards  # an all-reduce passes everything twice
     model_bytes = _size(settings.engine.dtype) * shape.parameters
     policy = float(model_bytes)
     files = read = 0.0
@@ -114,7 +130,7 @@ def traffic_of(settings: RunSettings, shape: Shape, cluster: Cluster, passes: Pa
         files = float(weight_files(model_bytes, adapter_bytes).bytes)
         policy = files
         read = files * cluster.gpus
-    return Traffic(gathered, reduced, received * policy, files, read, received * experience, cluster)
+    return Traffic(gathered, reduced, replicated, received * policy, files, read, others * experience, cluster)
 
 
 def experience_bytes(turns: float, ids: float, response: float) -> float:

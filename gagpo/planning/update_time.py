@@ -101,13 +101,14 @@ def time_of(
 
     passed = traffic.gathered + traffic.reduced
     on_network = cluster.machines > 1
-    slowest = rates.network if on_network else rates.link
+    across = traffic.replicated * cluster.gpus or passed  # bytes that cross a machine's network
+    slowest = rates.network if on_network and not traffic.replicated else rates.link
     return UpdateTime(
         decoding=decoding,
         prompts=tokens * forward / rates.training_flops,
         arithmetic=operations / rates.training_flops,
         links=passed / rates.link if cluster.gpus > 1 else 0.0,
-        network=passed / rates.network if on_network else 0.0,
+        network=across / rates.network if on_network else 0.0,
         weights=traffic.policy / slowest + traffic.files / FILES + traffic.files / LOAD,
         episodes=traffic.episodes * cluster.gpus / (rates.network if on_network else FILES),
     )

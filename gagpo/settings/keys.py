@@ -25,6 +25,7 @@ CHANGEABLE = (
     "training.save_episodes_every",
     "training.offload",
     "training.unsharded",
+    "training.across_nodes",
     "rollout.workers",
     "threads",
 )

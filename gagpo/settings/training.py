@@ -90,6 +90,11 @@ class TrainingSettings(Options):
         "too, which are reduced once a step; or all weights too, which are gathered once a step. `gagpo plan` names "
         "the fastest that fits",
     )
+    across_nodes: Literal["replicate", "shard"] = Field(
+        "replicate",
+        description="on several machines: a copy of all shards on each, so that only gradients cross the network; or "
+        "shards over all GPUs, for models that need their memory",
+    )
     save_every: int = Field(10, ge=1, description="iterations between checkpoints")
     max_checkpoints: int = Field(2, ge=1, description="number of latest checkpoints to keep")
     best_metric: Literal["success_rate", "reward_mean"] | None = Field(

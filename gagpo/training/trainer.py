@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 
@@ -71,6 +72,8 @@ class Trainer:
         settings = folder.settings
         if not ranks.alone:
             require_fitting(settings, ranks.world_size)
+            if settings.training.across_nodes == "shard":
+                self.ranks = ranks = replace(ranks, replicas=1)
             settings = settings.model_copy(update={"device": ranks.device(settings.device)})
         self.folder = folder
         self.settings = settings

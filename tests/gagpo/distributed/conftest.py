@@ -46,14 +46,14 @@ def start_ranks(command, count=2, **more):
     return processes
 
 
-def train_in_two(jobs, folder):
-    """Train every (config, folder, logits at a time or None) with two ranks."""
+def train_in_two(jobs, folder, count=2, **more):
+    """Train every (config, folder, logits at a time or None) with two ranks, or ``count``."""
     listed = folder / "jobs.json"
     runs = [[str(config), str(place), chunk] for config, place, chunk in jobs]
     listed.write_text(json.dumps({"epsilon": EPSILON, "runs": runs}))
-    ranks = start_ranks([WORKER, listed])
+    ranks = start_ranks([WORKER, listed], count, **more)
     outputs = [process.communicate(timeout=1500)[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0, 0], "\n".join(outputs)
+    assert [process.returncode for process in ranks] == [0] * count, "\n".join(outputs)
 
 
 def train_in_one(jobs):

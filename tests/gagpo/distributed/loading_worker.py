@@ -36,7 +36,7 @@ def loaded(folder, name, case, ranks):
         kind: {key: gather(value.detach()).clone() for key, value in model.named_parameters()}
         for kind, model in models.items()
     }
-    buffers = {key: value for key, value in copy.named_buffers()}
+    buffers = dict(copy.named_buffers())
     attention = [model.config._attn_implementation for model in (learner.model, copy)]
     return {
         "slices": read_in_slices,

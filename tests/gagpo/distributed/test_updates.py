@@ -138,23 +138,21 @@ def results(tmp_path_factory, warm_model):
     return compare(tmp_path_factory.mktemp("updates"), warm_model, CASES)
 
 
-def compare(folder, model, names):
-    cases = {ranks: {name: config(CASES[name], model, ranks) for name in names} for ranks in (1, 2)}
+def compare(folder, model, names, count=2, **more):
+    """The results of the cases from one process and from ``count`` ranks; more: variables of the ranks."""
+    cases = {ranks: {name: config(CASES[name], model, ranks) for name in names} for ranks in (1, count)}
     updates.save_logprobs(folder, next(iter(cases[1].values())))
     (folder / "cases.json").write_text(json.dumps(cases[1]))
     updates.update_all(folder, Ranks())
-    (folder / "cases.json").write_text(json.dumps(cases[2]))
-    processes = start_ranks(["-m", "tests.gagpo.distributed.updates", folder])
+    (folder / "cases.json").write_text(json.dumps(cases[count]))
+    processes = start_ranks(["-m", "tests.gagpo.distributed.updates", folder], count, **more)
     outputs = [process.communicate(timeout=1500)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
-    return [torch.load(folder / f"of-{ranks}.pt") for ranks in (1, 2)]
+    assert [process.returncode for process in processes] == [0] * count, "\n".join(outputs)
+    return [torch.load(folder / f"of-{ranks}.pt") for ranks in (1, count)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_updates_of_two_ranks_are_those_of_one(results, name):
+def require_same_updates(alone, together):
     """Weights agree to a hundredth of an optimiser step, as AdamW turns the rounding of tiny gradients into that."""
-    alone, together = (cases[name] for cases in results)
     assert sum(row["updates"] for row in alone["metrics"]) >= 2
     assert alone["tensors"].keys() == together["tensors"].keys()
     for tensor, value in alone["tensors"].items():
@@ -166,6 +164,12 @@ def test_updates_of_two_ranks_are_those_of_one(results, name):
         for metric in row.keys() - {"train_tokens_read", "train_tokens_per_second"}:  # prefixes read twice; a clock
             # EMPG divides by the range of the entropies, which magnifies their rounding.
             assert row[metric] == pytest.approx(other[metric], rel=2e-4, abs=1e-5), metric
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_updates_of_two_ranks_are_those_of_one(results, name):
+    require_same_updates(*(cases[name] for cases in results))
 
 
 def test_the_ranks_of_these_batches_are_uneven():
