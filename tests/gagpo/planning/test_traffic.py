@@ -5,6 +5,7 @@ from transformers import Qwen2Config
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.model.shape import sizes
+from gagpo.planning.fitting import fastest_unsharded
 from gagpo.planning.known_shapes import known_config
 from gagpo.planning.plan import Guess, cluster_plan, plan
 from gagpo.planning.rates import GPUS, rates_of
@@ -69,8 +70,37 @@ def test_passes_count_micro_batches_scoring_and_the_reference():
 
 
 def test_the_network_passes_the_episodes_of_all_ranks(seven):
-    traffic = traffic_of(settings_of("processes=16"), seven, Cluster(2, 8), Passes(1, 0), 1600.0)
+    flat = settings_of("processes=16", "training.across_nodes=shard")
+    traffic = traffic_of(flat, seven, Cluster(2, 8), Passes(1, 0), 1600.0)
     assert traffic.network == pytest.approx(traffic.link + 8 * 1500.0)
+
+
+def test_copies_on_each_machine_exchange_gradients_alone(seven):
+    traffic = traffic_of(settings_of("processes=16"), seven, Cluster(2, 8), Passes(1, 0), 0.0)
+    alone = traffic_of(settings_of("processes=8"), seven, Cluster(1, 8), Passes(1, 0), 0.0)
+    assert (traffic.link, alone.replicated) == (alone.link, 0.0)
+    assert traffic.network == pytest.approx(8 * 4 * seven.parameters / 8)  # an all-reduce of two sends a half twice
+    shards = [
+        next(part.bytes for part in plan(settings_of("processes=16", *more), shape=seven, machines=2).parts)
+        for more in ((), ("training.across_nodes=shard",))
+    ]
+    assert shards == [4 * seven.parameters / 8, 4 * seven.parameters / 16]
+
+
+@pytest.mark.parametrize(("unsharded", "gathered", "reduced"), [("layers", 3, 3), ("gradients", 3, 1), ("all", 1, 1)])
+def test_collective_calls_of_a_step(seven, unsharded, gathered, reduced):
+    """Three micro-batches of one step: by default layers are gathered twice for each."""
+    changes = ["processes=2", "rollout.tasks=16", "training.minibatches=1", f"training.unsharded={unsharded}"]
+    traffic = traffic_of(settings_of(*changes), seven, Cluster(1, 2), Passes(3, 0), 0.0)
+    layers = seven.parameters - seven.embeddings
+    assert traffic.reduced == pytest.approx(0.5 * 4 * reduced * seven.parameters)
+    twice = 0 if unsharded == "all" else gathered * layers
+    assert traffic.gathered == pytest.approx(0.5 * 2 * (gathered * seven.parameters + twice))
+
+
+def test_the_fastest_that_fits_moves_the_fewest_bytes(seven):
+    names = [fastest_unsharded(settings_of(), Guess(), size, seven) for size in (200.0, 80.0, 60.0, 20.0)]
+    assert [name and name[0] for name in names] == ["all", "gradients", "layers", None]
 
 
 def test_experience_is_ids_logprobs_and_texts():
