@@ -35,7 +35,6 @@ from gagpo.distributed.ranks import Ranks, joined
 from gagpo.learning import policy as policies
 from gagpo.learning.learner import Learner
 from gagpo.model.sharding import unsharded_copy
-from gagpo.model.slices import unread_files
 from gagpo.planning.memory import PHASES
 from gagpo.planning.plan import plan
 from gagpo.settings import RunSettings, load
@@ -131,11 +130,9 @@ def _peak_of(folder: Path, engine: str, whole: bool, ranks: Ranks) -> float:
     peak: list[float] = []
     with own_memory(peak), patch.object(policies, "empty_model", _no_slices if whole else policies.empty_model):
         policy = policies.load_policy(settings, None, None, ranks)
-        unread = unread_files(policy.model) is not None
         model = unsharded_copy(policy.model, settings.engine.dtype, needs_weights(settings, ranks))
         learner = Learner(settings, policy, controllers, ranks)
-        if unread:
-            fill_engine_model(settings, model, learner.model, ranks)
+        fill_engine_model(settings, model, learner.model, ranks)
     return peak[0]
 
 

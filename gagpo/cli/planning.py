@@ -11,7 +11,8 @@ from gagpo.cli.options import Config, Json, Overrides, print_json, print_table, 
 
 if TYPE_CHECKING:
     from gagpo.base.tables import Table
-    from gagpo.planning.plan import ClusterPlan, MemoryPlan
+    from gagpo.model.shape import Shape
+    from gagpo.planning.plan import ClusterPlan, Guess, MemoryPlan
     from gagpo.settings import RunSettings
 
 
@@ -49,7 +50,7 @@ def plan(
     require_environments(settings)
     # torch is slow to import, so settings are checked first
     from gagpo.planning.agreement import require_room_for_prompts, require_trainable
-    from gagpo.planning.fitting import fastest_unsharded, judge, memory_here
+    from gagpo.planning.fitting import judge, memory_here
     from gagpo.planning.plan import cluster_plan, guess_of, measured_guess, shape_of
     from gagpo.planning.plan import plan as make_plan
     from gagpo.planning.rates import rates_of
@@ -78,11 +79,7 @@ def plan(
             say(line)
     for verdict in verdicts:
         say(f"{verdict.gigabytes:.0f} GB: {verdict.advice}")
-        fastest = fastest_unsharded(settings, guess, verdict.gigabytes, shape, cluster.machines)
-        if fastest is not None and settings.processes > 1 and fastest[0] != settings.training.unsharded:
-            say(
-                f"{verdict.gigabytes:.0f} GB: training.unsharded={fastest[0]} moves fewer bytes and {fastest[1].advice}"
-            )
+        _say_faster(settings, guess, shape, verdict.gigabytes, cluster.machines)
     if not verdicts:
         say(f"device {settings.device} was not found: give a GPU's memory, for example --gpu-memory 80")
     if as_json:
@@ -90,6 +87,16 @@ def plan(
         print_json(record | (cluster_result.record() if cluster_result else {}))
     if verdicts and not any(verdict.fits for verdict in verdicts):
         raise typer.Exit(1)
+
+
+def _say_faster(settings: RunSettings, guess: Guess, shape: Shape, gigabytes: float, machines: int) -> None:
+    """Name the ``training.unsharded`` that moves the fewest bytes and fits, if the settings have another."""
+    from gagpo.planning.fitting import fastest_unsharded
+
+    fastest = fastest_unsharded(settings, guess, gigabytes, shape, machines) if settings.processes > 1 else None
+    if fastest is not None and fastest[0] != settings.training.unsharded:
+        unsharded, verdict = fastest
+        say(f"{gigabytes:.0f} GB: training.unsharded={unsharded} moves fewer bytes and {verdict.advice}")
 
 
 def _with_formats(settings: RunSettings, width: int) -> tuple[RunSettings, str]:

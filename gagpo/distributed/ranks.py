@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -196,6 +196,10 @@ class Ranks:
         if self.alone:
             return None
         return _mesh(torch.device(device).type, self.replicas, self.world_size // self.replicas)
+
+    def sharding(self, across_nodes: Literal["replicate", "shard"]) -> Ranks:
+        """These ranks with a copy of the shards on each machine, or with shards over all."""
+        return self if across_nodes == "replicate" else replace(self, replicas=1)
 
     def threads(self, requested: int) -> int:
         """Torch threads of this rank; 0 requests its share of the machine's cores."""

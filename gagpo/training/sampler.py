@@ -24,7 +24,7 @@ from gagpo.eval.results import EvalResult
 from gagpo.learning.policy import TrainedPolicy
 from gagpo.model.dtypes import dtype_of
 from gagpo.model.sharding import ShardedReader
-from gagpo.model.slices import fill_copy, follow_attention
+from gagpo.model.slices import fill_copy, follow_attention, unread_files
 from gagpo.model.weights import PolicyTensors
 from gagpo.settings import RunEnvironment, RunSettings, SettingsError
 
@@ -115,8 +115,11 @@ def needs_weights(settings: RunSettings, ranks: Ranks) -> bool:
 def fill_engine_model(settings: RunSettings, model: torch.nn.Module, policy: torch.nn.Module, ranks: Ranks) -> None:
     """Give the engine's model what the sharded policy has read since the model was copied from it.
 
-    All ranks call it together: weights are gathered one by one, so that only the copy is ever whole.
+    All ranks call it together: weights are gathered one by one, so that only the copy is ever whole. A model that was
+    copied with its weights stays as it is.
     """
+    if unread_files(model) is None:
+        return
     follow_attention(model, policy)
     if not settings.rollout.ahead and not settings.engine.options.needs_weights:
         return

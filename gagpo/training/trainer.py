@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 
 import torch
 
@@ -30,7 +29,6 @@ from gagpo.learning.policy import load_policy, require_trainable
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.model.loading import commit_of
 from gagpo.model.sharding import unsharded_copy
-from gagpo.model.slices import unread_files
 from gagpo.model.spans import span
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import Checkpoint, Entry, State
@@ -67,13 +65,11 @@ class Trainer:
     def __init__(
         self, folder: RunFolder, report: Report | None = None, quiet: bool = False, ranks: Ranks | None = None
     ):
-        self.ranks = ranks = ranks or Ranks()
+        self.ranks = ranks = (ranks or Ranks()).sharding(folder.settings.training.across_nodes)
         self._formats = choose_formats(folder, ranks)
         settings = folder.settings
         if not ranks.alone:
             require_fitting(settings, ranks.world_size)
-            if settings.training.across_nodes == "shard":
-                self.ranks = ranks = replace(ranks, replicas=1)
             settings = settings.model_copy(update={"device": ranks.device(settings.device)})
         self.folder = folder
         self.settings = settings
@@ -97,15 +93,13 @@ class Trainer:
         require_trainable(settings)
         commit = ranks.of_first(lambda: folder.commit or commit_of(settings.model, settings.revision))
         policy = load_policy(settings, checkpoint, commit, ranks)
-        unread = unread_files(policy.model) is not None
         model = policy.model
         if not ranks.alone:
             model = unsharded_copy(policy.model, settings.engine.dtype, needs_weights(settings, ranks))
         self.time_left = TimeLeft(settings)
         self.recorder = Recorder(folder, settings, policy.tokenizer, report, ranks)
         self.learner = Learner(settings, policy, controllers, ranks, checkpoint)
-        if unread:
-            fill_engine_model(settings, model, policy.model, ranks)
+        fill_engine_model(settings, model, policy.model, ranks)
         self.sampler = Sampler(settings, environments, policy, model, rollout, ranks)
         hidden = quiet or not ranks.first
         self.progress = IterationProgress(settings, controllers.sampling_rounds, hidden)

@@ -84,7 +84,7 @@ def test_a_draw_on_an_edge_picks_another_token_where_the_weights_differ_by_round
     def tokens(logits_V, uniform_B):
         return sample(logits_V.expand(len(uniform_B), -1), uniform_B, temperature_B)
 
-    ids, logprobs = tokens(logits_V, between_V)
+    ids, _ = tokens(logits_V, between_V)
     rounded_ids, rounded_logprobs = tokens(rounded_V, between_V)
     assert (abs(ids - rounded_ids) == 1).all(), "the two neighbours of the edge"
     assert np.abs(logits_V.log_softmax(-1).numpy()[rounded_ids] - rounded_logprobs).max() < 1e-5, "the same policy"
