@@ -75,8 +75,7 @@ def plan(
     say(formats, *_lines(memory_plan, settings.training.iterations, cluster.gpus))
     if cluster_result is not None:
         print_table(_traffic_table(cluster_result))
-        for line in _time_lines(cluster_result):
-            say(line)
+        say(*_time_lines(cluster_result))
     for verdict in verdicts:
         say(f"{verdict.gigabytes:.0f} GB: {verdict.advice}")
         _say_faster(settings, guess, shape, verdict.gigabytes, cluster.machines)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -103,7 +103,7 @@ def average_shards(policy: TrainedPolicy) -> list[torch.Tensor] | None:
 
 def _load(settings: RunSettings, checkpoint: Checkpoint | None, commit: str | None, ranks: Ranks) -> TrainedPolicy:
     def load(name: str, dtype: str, device: str = settings.device, revision: str | None = None) -> torch.nn.Module:
-        options = {"trust_remote_code": settings.trust_remote_code, "revision": revision}
+        options: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code, "revision": revision}
         # A whole model in every process would not fit the host memory of a machine with many GPUs.
         empty = None if ranks.alone else empty_model(name, dtype, **options)
         return load_model(name, dtype, device, **options) if empty is None else empty

@@ -126,7 +126,7 @@ def _built(name: str, dtype: str, trust_remote_code: bool, revision: str | None)
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
     from transformers.conversion_mapping import get_model_conversion_mapping
 
-    source = {
+    source: dict[str, Any] = {
         "local_files_only": Path(name).is_dir(),
         "trust_remote_code": trust_remote_code,
         "revision": revision or "main",
@@ -168,7 +168,7 @@ def _parameters_on_meta() -> Iterator[None]:
             parameter = torch.nn.Parameter(parameter.to("meta"), parameter.requires_grad)
         register(module, name, parameter)
 
-    torch.nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    torch.nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
