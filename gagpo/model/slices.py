@@ -87,7 +87,7 @@ def _shard_of(tensor: Tensor) -> Shard:
     if not isinstance(tensor, DTensor):
         return tensor, (0,) * tensor.dim()
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return tensor.detach().to_local(), offset
+    return tensor.to_local().detach(), offset
 
 
 def empty_model(
@@ -116,9 +116,10 @@ def empty_model(
     # Buffers in the files are small, and each rank needs them whole.
     files.read({key: tensor for key, tensor in model.state_dict(keep_vars=True).items() if not tensor.is_meta})
     if not Path(resolved).is_dir():
-        model.config._commit_hash = commit_of(resolved, revision)  # type: ignore[union-attr]
+        model.config._commit_hash = commit_of(resolved, revision)
     setattr(model, _FILES, files)
-    return model.eval()
+    empty: torch.nn.Module = model.eval()
+    return empty
 
 
 def _built(name: str, dtype: str, trust_remote_code: bool, revision: str | None) -> Any:
