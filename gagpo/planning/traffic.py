@@ -106,7 +106,7 @@ def passes_of(settings: RunSettings, tokens: float) -> Passes:
 def traffic_of(settings: RunSettings, shape: Shape, cluster: Cluster, passes: Passes, experience: float) -> Traffic:
     """What one iteration moves. experience: bytes of all episodes, see :func:`experience_bytes`."""
     size = _size(settings.training.dtype)
-    others = (cluster.ranks - 1) / cluster.ranks
+    from_peers = (cluster.ranks - 1) / cluster.ranks
     replicas = cluster.replicas(settings)
     shards = cluster.ranks // replicas
     received = (shards - 1) / shards
@@ -130,7 +130,7 @@ def traffic_of(settings: RunSettings, shape: Shape, cluster: Cluster, passes: Pa
         files = float(weight_files(model_bytes, adapter_bytes).bytes)
         policy = files
         read = files * cluster.gpus
-    return Traffic(gathered, reduced, replicated, received * policy, files, read, others * experience, cluster)
+    return Traffic(gathered, reduced, replicated, received * policy, files, read, from_peers * experience, cluster)
 
 
 def experience_bytes(turns: float, ids: float, response: float) -> float:
