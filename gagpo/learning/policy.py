@@ -22,7 +22,7 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.model import adapters
 from gagpo.model.activation_checkpointing import checkpoint_activations
 from gagpo.model.loading import load_model, load_tokenizer
-from gagpo.model.slices import WeightFiles, empty_model, files_of, stand_ins, unread_files
+from gagpo.model.slices import StoredTensors, empty_model, files_of, stand_ins, unread_files
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
 from gagpo.settings import RunSettings, SettingsError
 from gagpo.settings.machine import require_device
@@ -95,7 +95,7 @@ def average_shards(policy: TrainedPolicy) -> list[torch.Tensor] | None:
         if policy.base is None:
             return files_of(str(average)).host_shards(dict(policy.model.named_parameters()))
         names = adapters.adapter_parameters(policy.model)
-        return WeightFiles(str(average), dict.fromkeys(names, average / adapters.WEIGHTS)).host_shards(names)
+        return StoredTensors(str(average), dict.fromkeys(names, average / adapters.WEIGHTS)).host_shards(names)
     if average is None:
         return None
     return [shard_like(tensor, parameter) for tensor, parameter in zip(average, policy.trained(), strict=True)]

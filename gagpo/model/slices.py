@@ -35,7 +35,7 @@ Shard = tuple[Tensor, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class WeightFiles:
+class StoredTensors:
     """The safetensors files of a model.
 
     name: of the model, for errors.
@@ -176,7 +176,7 @@ def _parameters_on_meta() -> Iterator[None]:
         torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-def _holds(files: WeightFiles, model: torch.nn.Module) -> bool:
+def _holds(files: StoredTensors, model: torch.nn.Module) -> bool:
     """Whether the files hold each of the model's tensors once, in its shape, and nothing else."""
     expected: dict[str, Tensor] = {}
     counted: set[int] = set()
@@ -194,7 +194,7 @@ def _holds(files: WeightFiles, model: torch.nn.Module) -> bool:
     return True
 
 
-def files_of(name: str, revision: str | None = None) -> WeightFiles:
+def files_of(name: str, revision: str | None = None) -> StoredTensors:
     """The safetensors files of a folder or a hub name; without tensors if none can be read."""
     from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
@@ -211,13 +211,13 @@ def files_of(name: str, revision: str | None = None) -> WeightFiles:
             with safe_open(path, framework="pt") as file:
                 tensors |= dict.fromkeys(file.keys(), Path(path))
     except Exception:  # damaged files fail anywhere; reading them whole says how
-        return WeightFiles(name, {})
-    return WeightFiles(name, tensors)
+        return StoredTensors(name, {})
+    return StoredTensors(name, tensors)
 
 
-def unread_files(model: torch.nn.Module) -> WeightFiles | None:
+def unread_files(model: torch.nn.Module) -> StoredTensors | None:
     """The files of a model of :func:`empty_model`; None for a model with weights."""
-    files: WeightFiles | None = getattr(model, _FILES, None)
+    files: StoredTensors | None = getattr(model, _FILES, None)
     return files
 
 
