@@ -82,18 +82,20 @@ class ProgramEnv(TextEnv):
             raise InvalidArgument("give either command='python my_agent.py' or agent='module:function'")
         for name, value in (("agent", agent), ("reward", reward)):
             if value and not (isinstance(value, str) and all(value.partition(":")[::2])):
-                raise InvalidArgument(f"{name} must be written module:function, got {value!r:.80}")
+                raise InvalidArgument(f"{name} must be written module:function, got {value!r:.80}", key=name)
         if sandbox not in get_args(Sandbox):
-            raise InvalidArgument(f"sandbox must be none or bubblewrap (got {sandbox!r:.80})")
+            raise InvalidArgument(f"sandbox must be none or bubblewrap (got {sandbox!r:.80})", key="sandbox")
         if agent and sandbox != "none":
-            raise InvalidArgument("sandbox: an agent shares its process with others; give command='python my_agent.py'")
+            raise InvalidArgument(
+                "sandbox: an agent shares its process with others", advice="give command='python my_agent.py'"
+            )
         if words and words[0] == "python":
             words[0] = sys.executable
         if words and shutil.which(words[0]) is None:
             raise InvalidArgument(f"command: there is no program {words[0]!r:.80} here")
         for name, limit in (("tokens", tokens), ("timeout", timeout), ("memory", memory)):
             if limit is not None and not 0 < limit < 2**31:
-                raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}")
+                raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}", key=name)
         self.program = {"command": words, "agent": agent, "reward": reward, "sandbox": sandbox, "memory": memory}
         self.memory = memory
         self.tokens = tokens

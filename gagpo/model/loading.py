@@ -126,12 +126,14 @@ def available_name(name: str, revision: str | None, trust_remote_code: bool) -> 
     if adapters.is_adapter(path):
         return None
     if path.is_dir() and not (path / "config.json").exists():
-        raise ModelError(f"model folder {name} has no config.json; is it a Hugging Face model folder?")
+        raise ModelError(f"model folder {name} has no config.json", advice="is it a Hugging Face model folder?")
     if path.is_dir() and manifest.has_one(path):
         try:
             manifest.verify(path)
         except manifest.ManifestError as error:
-            raise ModelError(f"{error}; make the model again, or delete its manifest.json if you changed it") from None
+            raise ModelError(
+                error, advice="make the model again, or delete its manifest.json if you changed it"
+            ) from None
     if not trust_remote_code:
         refuse_remote_code(name, revision)
     return name

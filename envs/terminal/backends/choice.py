@@ -19,7 +19,9 @@ def make_sandbox(backend: str, image: str, limits: EpisodeLimits, max_output: in
     Raises InvalidArgument for another backend, and if it needs an image and none is named, or takes none.
     """
     if backend not in BACKENDS and not (isinstance(backend, str) and backend.startswith(PREFIX)):
-        raise InvalidArgument(f"backend must be one of {', '.join(BACKENDS)}, {PREFIX}NAME (got {backend!r:.80})")
+        raise InvalidArgument(
+            f"backend must be one of {', '.join(BACKENDS)}, {PREFIX}NAME (got {backend!r:.80})", key="backend"
+        )
     if backend == "bubblewrap":
         if image:
             raise InvalidArgument("image: bubblewrap takes no image", advice="use backend=podman or backend=docker")

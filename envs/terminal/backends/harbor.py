@@ -83,7 +83,7 @@ class HarborSandbox:
             self._type = harbor.types(name)
         except ValueError:
             names = ", ".join(str(member.value) for member in harbor.types)
-            raise InvalidArgument(f"unknown backend harbor:{name}; choose NAME from {names}") from None
+            raise InvalidArgument(f"unknown backend harbor:{name}", advice=f"choose NAME from {names}") from None
         self._harbor = harbor
         self.image = image
         self.limits = limits or EpisodeLimits()
