@@ -60,27 +60,27 @@ class CallFormat:
         """
         marks = _any_of(OPENED, CLOSED, self.mark)
         candidates: list[str] = []
-        place = 0
+        offset = 0
         may_be_bare = self.bare  # at the beginning, and after a thought
         for _ in range(MOST_TRIED):
-            if may_be_bare and (start := _BARE.match(response, place)):
-                texts, place = self.read(response, start.start())
+            if may_be_bare and (start := _BARE.match(response, offset)):
+                texts, offset = self.read(response, start.start())
                 candidates += texts
                 may_be_bare = False
-            match = marks.search(response, place)
+            match = marks.search(response, offset)
             if match is None:
                 break
-            place = match.end()
+            offset = match.end()
             may_be_bare = self.bare
             if match.group() == CLOSED:
                 candidates = []
             elif match.group() == OPENED:
-                end = response.find(CLOSED, place)
+                end = response.find(CLOSED, offset)
                 if end < 0:
                     break
-                place = end + len(CLOSED)
+                offset = end + len(CLOSED)
             else:
-                texts, place = self.read(response, place)
+                texts, offset = self.read(response, offset)
                 candidates += texts
                 may_be_bare = False
         return candidates
@@ -108,10 +108,10 @@ def _objects(text: str, begin: int) -> tuple[list[str], int, bool]:
 def _closing_brace(text: str, begin: int) -> int | None:
     """Where the object at ``begin`` ends; None if it is not closed, or longer than a call may be."""
     depth = 0
-    for piece in _BRACES.finditer(text, begin, begin + MAX_CALL + 1):
-        depth += {"{": 1, "}": -1}.get(piece.group(), 0)  # strings are matched whole, so their braces do not count
+    for brace in _BRACES.finditer(text, begin, begin + MAX_CALL + 1):
+        depth += {"{": 1, "}": -1}.get(brace.group(), 0)  # strings are matched whole, so their braces do not count
         if depth == 0:
-            return piece.end()
+            return brace.end()
     return None
 
 
@@ -130,8 +130,8 @@ def _until(response: str, begin: int, *ends: str) -> tuple[str, int]:
 def _hermes(response: str, begin: int) -> tuple[list[str], int]:
     """The calls of one block."""
     texts, end, closed = _objects(response, begin)
-    rest, after = _until(response, end, _CALL, _CALL_END)
-    if texts and closed and not rest.strip(" \t\r\n,;[]"):
+    before, after = _until(response, end, _CALL, _CALL_END)
+    if texts and closed and not before.strip(" \t\r\n,;[]"):
         return texts, after
     text, end = _until(response, begin, _CALL, _CALL_END)
     return [text], end

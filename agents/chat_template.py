@@ -99,11 +99,11 @@ def require_used(tokenizer: Any, options: Mapping[str, Any]) -> None:
     template = getattr(tokenizer, "chat_template", None) or ""
     texts = template.values() if isinstance(template, Mapping) else [template]
     tags = [tag for text in texts for tag in re.findall(r"\{[{%].*?[}%]\}", text, re.DOTALL)]
-    words = {word for tag in tags for word in re.findall(r"[^\W\d]\w*", tag)}
+    names = {word for tag in tags for word in re.findall(r"[^\W\d]\w*", tag)}
     for name in options:
-        if name not in {*words, "date"}:
+        if name not in {*names, "date"}:
             model = getattr(tokenizer, "name_or_path", "") or "this model"
-            similar = nearest(name, sorted(words), count=1, cutoff=0.7)
+            similar = nearest(name, sorted(names), count=1, cutoff=0.7)
             advice = f"nearest: {similar[0]}" if similar else "remove it"
             raise InvalidArgument(
                 f"context.template: the chat template of {model} has no variable {name!r}", advice=advice

@@ -68,25 +68,25 @@ class ProgramContext(Context):
             sent = [_with_nine(message) for message in sent]
         messages = [self._for_template(message) for message in sent]
         numbers: list[int] = [message["turn"] for message in sent if "turn" in message]
-        parts: list[Ids] = []
+        id_lists: list[Ids] = []
         if extends is None:
-            pieces = self._pieces(self.tool_form.begin(messages, self._encoder.protect_all(request["tools"])))
-            parts.append(self._encoder.encode(pieces[0]))
+            segments = self._pieces(self.tool_form.begin(messages, self._encoder.protect_all(request["tools"])))
+            id_lists.append(self._encoder.encode(segments[0]))
         else:
             chat = [
                 {"role": "user", "content": "?"},
                 self._for_template({"role": "assistant", "turn": extends}),
                 *messages,
             ]
-            pieces = self._pieces(self.tool_form.render(chat))
+            segments = self._pieces(self.tool_form.render(chat))
             numbers.insert(0, extends)
-            parts.append(turns[extends].prompt_ids)
-        if list(map(int, pieces[1::2])) != numbers:
+            id_lists.append(turns[extends].prompt_ids)
+        if list(map(int, segments[1::2])) != numbers:
             raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show every answer of the model"))
-        for number, after in zip(numbers, pieces[2::2], strict=True):
+        for number, after in zip(numbers, segments[2::2], strict=True):
             response_ids, text = self._control.join(turns[number].response_ids, after)
-            parts += [response_ids, self._encoder.encode(text)]
-        return np.concatenate(parts)
+            id_lists += [response_ids, self._encoder.encode(text)]
+        return np.concatenate(id_lists)
 
     def _for_template(self, message: Message) -> Message:
         """A message for the template: a mark in place of an answer, and otherwise data."""
@@ -158,7 +158,7 @@ def _tool_calls(candidates: Sequence[str], number: int) -> list[Json]:
         calls = [read_call(candidate) for candidate in candidates]
     except CallError:
         return []
-    ids = [call_id(call.id, (1000 * number + place) % 100_000) for place, call in enumerate(calls)]
+    ids = [call_id(call.id, (1000 * number + index) % 100_000) for index, call in enumerate(calls)]
     functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
     return [{"id": i, "type": "function", "function": f} for i, f in zip(ids, functions, strict=True)]
 

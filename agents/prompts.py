@@ -66,13 +66,13 @@ def _action(value: str | dict[str, str]) -> str | dict[str, str]:
     """Check how the action is read."""
     if isinstance(value, str):
         if value not in ("line", "whole", "tools"):
-            forms = "line, whole, tools, {tag: NAME} or {json: KEY}"
-            raise InvalidArgument(f"must be {forms}, got {value!r:.80}")
+            expected = "line, whole, tools, {tag: NAME} or {json: KEY}"
+            raise InvalidArgument(f"must be {expected}, got {value!r:.80}")
         return value
-    kind, name = next(iter(value.items()), ("", ""))
-    if len(value) != 1 or kind not in ("tag", "json") or not name:
+    action, name = next(iter(value.items()), ("", ""))
+    if len(value) != 1 or action not in ("tag", "json") or not name:
         raise InvalidArgument(f"must be written {{tag: NAME}} or {{json: KEY}}, got {value!r:.80}")
-    if kind == "tag" and (not _TAG.fullmatch(name) or name.lower() == "think"):
+    if action == "tag" and (not _TAG.fullmatch(name) or name.lower() == "think"):
         raise InvalidArgument(f"the tag must be a name such as action, and not think, got {name!r:.80}")
     return value
 

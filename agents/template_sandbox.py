@@ -102,8 +102,8 @@ def _size(value: object, limit: int = MOST_TEXT, depth: int = 1) -> int:
         size = depth
         if depth > MOST_NESTED:
             raise InvalidArgument(f"makes a value nested more than {MOST_NESTED} deep")
-        for part in _parts(value):
-            size += _size(part, limit - size, depth + 1)
+        for item in _parts(value):
+            size += _size(item, limit - size, depth + 1)
     if size > limit:
         raise InvalidArgument(f"makes a value of more than {MOST_TEXT:,} characters or items")
     return size
@@ -141,8 +141,8 @@ def _as_text(value: Any) -> str:
 def _require_plain(value: Any) -> None:
     """Raise InvalidArgument for a value whose text holds an address in memory, which differs between runs."""
     if isinstance(value, list | tuple | dict):
-        for part in _parts(value):
-            _require_plain(part)
+        for item in _parts(value):
+            _require_plain(item)
     elif not isinstance(value, str | int | float | range | Undefined | None):
         raise InvalidArgument(
             f"shows a value that is not text, of type {type(value).__name__}", advice="add | list or | join"
@@ -151,7 +151,7 @@ def _require_plain(value: Any) -> None:
 
 def _text(parts: Iterable[Any]) -> str:
     """Parts as one text."""
-    texts = [_as_text(part) for part in parts]
+    texts = [_as_text(item) for item in parts]
     _require_short(sum(map(len, texts)))
     return _counted("".join(texts))
 
@@ -164,15 +164,15 @@ def _turns(items: Iterable[T], work: int) -> Iterator[T]:
 
 
 def _joined(separator: str, parts: Iterable[Any]) -> str:
-    texts = [_as_text(part) for part in parts]
+    texts = [_as_text(item) for item in parts]
     _require_short(sum(map(len, texts)) + len(separator) * len(texts))
     return _counted(separator.join(texts))
 
 
 def _replaced(text: str, old: str, new: str, count: int = -1) -> str:
-    places = text.count(old) if count is None or count < 0 else min(count, text.count(old))
-    _require_short(len(text) + places * len(new))
-    return _counted(text.replace(old, new, places))
+    count_of_old = text.count(old) if count is None or count < 0 else min(count, text.count(old))
+    _require_short(len(text) + count_of_old * len(new))
+    return _counted(text.replace(old, new, count_of_old))
 
 
 def _join(value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:

@@ -120,9 +120,13 @@ def format_of(template: Template, name: str = "auto") -> CallFormat:
     chat = [*question, called, *answer_messages([], "!")]
     rendered = _render(template, chat, tools=[_PROBE_TOOL.spec], add_generation_prompt=False)
     response = rendered.rpartition(_QUESTION)[2].removeprefix(prompt.rpartition(_QUESTION)[2])
-    for form in (FORMATS["mistral"], FORMATS["hermes"], FORMATS["llama"]):  # llama last, because it needs no marks
-        if any(_is_probe(text) for text in form.find(response)):
-            return form
+    for call_format in (
+        FORMATS["mistral"],
+        FORMATS["hermes"],
+        FORMATS["llama"],
+    ):  # llama last, because it needs no marks
+        if any(_is_probe(text) for text in call_format.find(response)):
+            return call_format
     raise InvalidArgument(
         f"the chat template of this model shows tool calls in none of the formats {', '.join(FORMATS)}: name the "
         "format in which the model writes them with context.calls"

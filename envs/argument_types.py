@@ -59,11 +59,11 @@ def fits(value: object, annotation: Any) -> bool:
     (True, False, False, False, True)
     """
     origin = get_origin(annotation) or annotation
-    parts = get_args(annotation)
+    alternatives = get_args(annotation)
     if origin is Union or origin is UnionType:
-        return any(fits(value, part) for part in parts)
+        return any(fits(value, alternative) for alternative in alternatives)
     if origin is Literal:
-        return any(isinstance(value, type(part)) and value == part for part in parts)
+        return any(isinstance(value, type(alternative)) and value == alternative for alternative in alternatives)
     if not isinstance(origin, type):
         return True
     if origin is NoneType:
@@ -73,13 +73,17 @@ def fits(value: object, annotation: Any) -> bool:
         return isinstance(value, _PLAIN[origin][0]) and (origin is bool or not is_flag)
     if origin in _MAPPINGS:
         return isinstance(value, Mapping) and all(
-            fits(item, part) for pair in value.items() for item, part in zip(pair, parts, strict=False)
+            fits(item, alternative)
+            for pair in value.items()
+            for item, alternative in zip(pair, alternatives, strict=False)
         )
     if origin in _LISTS:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             return False
-        items = value if isinstance(value, Collection) and parts else ()
-        return all(any(fits(item, part) for part in parts if part is not ...) for item in items)
+        items = value if isinstance(value, Collection) and alternatives else ()
+        return all(
+            any(fits(item, alternative) for alternative in alternatives if alternative is not ...) for item in items
+        )
     return True
 
 
@@ -104,16 +108,16 @@ def _words(annotation: Any) -> str:
 
 def _choices(annotation: Any) -> list[str]:
     origin = get_origin(annotation) or annotation
-    parts = get_args(annotation)
+    alternatives = get_args(annotation)
     if origin is Union or origin is UnionType:
-        return [choice for part in parts for choice in _choices(part)]
+        return [choice for alternative in alternatives for choice in _choices(alternative)]
     if origin is Literal:
-        return list(map(repr, parts))
+        return list(map(repr, alternatives))
     if not isinstance(origin, type) or origin is NoneType:
         return []
     if origin in _PLAIN:
         return list(_PLAIN[origin][1])
-    plurals = [_PLURALS.get(_words(part), "") for part in parts]
+    plurals = [_PLURALS.get(_words(alternative), "") for alternative in alternatives]
     if origin in _MAPPINGS:
         return [f"a mapping of {plurals[0]} to {plurals[1]}" if plurals and all(plurals) else "a mapping"]
     return [f"a list of {plurals[0]}" if plurals and plurals[0] else "a list"]

@@ -18,15 +18,15 @@ def command_words(command: str | Sequence[str]) -> list[str]:
     Raises: InvalidArgument for one that no system can start, such as a line with an open quotation mark.
     """
     try:
-        words = shlex.split(command) if isinstance(command, str) else list(command)
+        arguments = shlex.split(command) if isinstance(command, str) else list(command)
     except ValueError as error:
         raise InvalidArgument(f"command {command!r:.80}: {error}", advice="close it, or give a list of words") from None
-    for word in words:
+    for word in arguments:
         if not isinstance(word, str) or "\0" in word:
             raise InvalidArgument(f"command: {word!r:.80} is not a word of text", advice="quote it")
         if not fits(word):
             raise InvalidArgument(f"command: {word!r:.40} is longer than {LONGEST_WORD} bytes")
-    return words
+    return arguments
 
 
 def fits(word: str) -> bool:

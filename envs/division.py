@@ -106,13 +106,13 @@ def hold_out(tasks: TaskSet, fraction: float, split: str, key: Callable[[Task], 
     >>> len(train), dev.split, dev.ids
     (6, 'train_dev', ['mug-1/a', 'mug-1/b'])
     """
-    parts: tuple[list[Task], list[Task]] = ([], [])
+    sides: tuple[list[Task], list[Task]] = ([], [])
     for task in tasks:
-        parts[int(_hash(key(task))[:8], 16) < fraction * 2**32].append(task)
+        sides[int(_hash(key(task))[:8], 16) < fraction * 2**32].append(task)
     advice = f"{len(tasks)} tasks of {tasks.split} with a held-out fraction of {fraction:g} leave it empty."
     remaining, held = (
-        TaskSet(name, (replace(task, split=name) for task in part), advice)
-        for name, part in zip((tasks.split, split), parts, strict=True)
+        TaskSet(name, (replace(task, split=name) for task in side), advice)
+        for name, side in zip((tasks.split, split), sides, strict=True)
     )
     for task, original in shared(held, remaining):
         raise InvalidArgument(

@@ -81,8 +81,8 @@ def find_spec(env_id: str) -> EnvSpec:
             raise
         reason = f"{type(error).__name__}: {first_line(error)}"
         if not isinstance(error, SyntaxError):  # which names its place
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            reason += f" ({PurePath(place.filename).name}, line {place.lineno})"
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            reason += f" ({PurePath(frame.filename).name}, line {frame.lineno})"
         raise InvalidArgument(f"environment {env_id!r}: its module cannot be imported: {reason}") from error
 
 

@@ -107,11 +107,11 @@ def evaluation_points(
     for run in runs:
         points: dict[float, Interval] = {}
         for evaluation in run.trained(split):  # the later of two evaluations at one x counts
-            place = None if evaluation.iteration is None else run.at(evaluation.iteration, X_KEYS[x])
-            if place is not None:
+            at = None if evaluation.iteration is None else run.at(evaluation.iteration, X_KEYS[x])
+            if at is not None:
                 result = evaluation.result
-                points[place] = result.mean_reward if metric == REWARD else result.success
-        series.append((sorted(points), [points[place] for place in sorted(points)]))
+                points[at] = result.mean_reward if metric == REWARD else result.success
+        series.append((sorted(points), [points[at] for at in sorted(points)]))
     return series
 
 
@@ -250,13 +250,13 @@ def write_figure(figure: Figure, output: Path) -> Path:
     """Write the file whole or not at all, in the format of its suffix; equal figures give equal files."""
     import matplotlib
 
-    form = figure_format(output)
+    file_format = figure_format(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     # Dates, versions and random ids would make equal figures differ. Type 42 fonts are what journals accept.
     no_date = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
     context = matplotlib.rc_context({"svg.hashsalt": "gagpo", "pdf.fonttype": 42})
-    with context, durable.replacing(output, flushed=False) as part:
-        figure.savefig(part, format=form, metadata=no_date[form])
+    with context, durable.replacing(output, flushed=False) as target:
+        figure.savefig(target, format=file_format, metadata=no_date[file_format])
     return output
 
 
@@ -280,13 +280,13 @@ def literal(text: str) -> str:
 def _legend(groups: Mapping[str, Sequence[Run]], panels: Sequence[ChartPanel]) -> str:
     """What lines, bands and whiskers mean."""
     seeds = {len(group) for group in groups.values()}
-    parts = []
+    handles = []
     if max(seeds) > 1:
         count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-        parts.append(f"line: mean of {count} seeds; band: lowest to highest seed")
+        handles.append(f"line: mean of {count} seeds; band: lowest to highest seed")
     if min(seeds) == 1 and any(panel.intervals for panel in panels):
-        parts.append("whiskers: interval over tasks")
-    return "; ".join(parts)
+        handles.append("whiskers: interval over tasks")
+    return "; ".join(handles)
 
 
 def _window(smooth: int) -> str:

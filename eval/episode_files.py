@@ -152,10 +152,10 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
     Raises:
         GagpoError: the file cannot be read, or has no episode, journal or result.
     """
-    kind = format_of(path)
-    if kind == "journal":
+    file_format = format_of(path)
+    if file_format == "journal":
         return [validated(EpisodeRecord, episode_record(episode), str(path)) for episode in read_journal(path)[1]], []
-    if kind == "evaluation":
+    if file_format == "evaluation":
         return _tries(EvalResult.load(path), str(path)), []
     episodes: list[EpisodeRecord] = []
     problems: list[str] = []

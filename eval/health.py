@@ -112,12 +112,12 @@ class Limit:
         value = recent(rows, self.metric)
         if math.isnan(value):
             return None
-        sign = 1 if self.bad > self.watch else -1
-        bad = sign * value > sign * self.bad
+        direction = 1 if self.bad > self.watch else -1
+        bad = direction * value > direction * self.bad
         level: Level = "good"
         if bad:
             level = "bad"
-        elif sign * value > sign * self.watch:
+        elif direction * value > direction * self.watch:
             level = "watch"
         sentence = self.text.format(value=value, percent=f"{100 * value:.0f} %")
         return HealthFinding(level, f"{sentence}: {self.advice}" if bad else sentence)

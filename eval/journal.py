@@ -76,11 +76,11 @@ class Journal:
 
     def append(self, episode: Episode) -> None:
         """Write a finished episode to disk, unless it is there already."""
-        place = (episode.task, episode.sample)
+        key = (episode.task, episode.sample)
         with self._lock:  # lines must not mix: threads that wait for a server note what they spend at the same time
-            if place not in self.episodes:
+            if key not in self.episodes:
                 self._write({"episode": episode_record(episode)})
-                self.episodes[place] = episode
+                self.episodes[key] = episode
 
     def note_spent(self, amounts: Mapping[str, float]) -> None:
         """Add to the amounts spent. Survives a kill of this process, but not a power failure."""
@@ -146,14 +146,14 @@ def read_journal(path: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
 
 
 def _episodes(path: Path) -> Iterator[Episode]:
-    places = set()
+    keys = set()
     with path.open("rb") as file:
         for number, (record, _) in enumerate(_whole_lines(file), 1):
             if "episode" not in record:
                 continue
             episode = _episode(record["episode"], f"{path}, line {number}")
-            if (episode.task, episode.sample) not in places:
-                places.add((episode.task, episode.sample))
+            if (episode.task, episode.sample) not in keys:
+                keys.add((episode.task, episode.sample))
                 yield episode
 
 

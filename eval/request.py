@@ -107,14 +107,14 @@ class EvaluationRequest(Options):
     def _of_one_kind(self) -> EvaluationRequest:
         """Reject options that do not apply to this kind of model."""
         options: dict[str, object] = {"server": self.server}
-        place = f"behind a server ({PREFIX}MODEL), and {self.model} is not"
+        server = f"behind a server ({PREFIX}MODEL), and {self.model} is not"
         if self.served:
             template = self.context.keys().get("template") or None
             options = {"device": self.device, "template": template, "revision": self.revision}
-            place = f"in this process, and {self.model} is behind a server"
+            server = f"in this process, and {self.model} is behind a server"
         for name, value in options.items():
             if value is not None:
-                raise InvalidArgument(f"{name} is for a model {place}")
+                raise InvalidArgument(f"{name} is for a model {server}")
         return self
 
     @property

@@ -283,22 +283,22 @@ class EvalResult:
     @property
     def by_type(self) -> dict[str, Interval]:
         """Success rate of each task type, sorted by name."""
-        return {kind: _success(tasks, units) for kind, (tasks, units) in self._tasks_by_type().items()}
+        return {task_type: _success(tasks, units) for task_type, (tasks, units) in self._tasks_by_type().items()}
 
     @property
     def reward_by_type(self) -> dict[str, Interval]:
         """Mean reward of each task type, sorted by name, with a bootstrap interval over tasks."""
-        return {kind: _mean_reward(tasks, units) for kind, (tasks, units) in self._tasks_by_type().items()}
+        return {task_type: _mean_reward(tasks, units) for task_type, (tasks, units) in self._tasks_by_type().items()}
 
     def _tasks_by_type(self) -> dict[str, tuple[list[TaskResult], list[str] | None]]:
         """The tasks of each type, with their clusters."""
-        kinds: dict[str, list[int]] = defaultdict(list)
+        numbers_by_type: dict[str, list[int]] = defaultdict(list)
         for number, task in enumerate(self.tasks):
-            kinds[task.task_type].append(number)
+            numbers_by_type[task.task_type].append(number)
         units = self.units
         return {
-            kind: ([self.tasks[number] for number in numbers], units and [units[number] for number in numbers])
-            for kind, numbers in sorted(kinds.items())
+            task_type: ([self.tasks[number] for number in numbers], units and [units[number] for number in numbers])
+            for task_type, numbers in sorted(numbers_by_type.items())
         }
 
     def tasks_of_type(self, kind: str) -> int:
@@ -394,8 +394,8 @@ class EvalResult:
             "restarts": self.restarts,
             **({"withheld": self.withheld} if self.withheld else {}),
             "task_types": {
-                kind: {"tasks": self.tasks_of_type(kind), **interval.record()}
-                for kind, interval in self.by_type.items()
+                task_type: {"tasks": self.tasks_of_type(task_type), **interval.record()}
+                for task_type, interval in self.by_type.items()
             },
             **self._reward_record(),
             "pass_at_k": {str(k): value for k, value in self.pass_at_k.items()},
@@ -405,7 +405,7 @@ class EvalResult:
         """The mean reward of each task type, if mean rewards come first."""
         if not self.headline.reward:
             return {}
-        return {"reward_task_types": {kind: reward.record() for kind, reward in self.reward_by_type.items()}}
+        return {"reward_task_types": {task_type: reward.record() for task_type, reward in self.reward_by_type.items()}}
 
     # Files ------------------------------------------------------------------------------------------------------------
 

@@ -81,9 +81,9 @@ def run_lines(run: Run, metric: str) -> list[RunLine]:
     if x:
         lines.append(RunLine(TRAINING, x, y))
     for split in run.splits():
-        ((places, rates),) = evaluation_points([run], split, "iteration", metric)
-        if places:
-            lines.append(RunLine(split, places, [rate.value for rate in rates], rates))
+        ((positions, rates),) = evaluation_points([run], split, "iteration", metric)
+        if positions:
+            lines.append(RunLine(split, positions, [rate.value for rate in rates], rates))
     return lines
 
 
@@ -120,10 +120,10 @@ def _name_ends(axis: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
     low, high = axis.get_ylim()
     right = max(x for x, _, _, _ in ends)
     least = NEAREST * (high - low)
-    place = low - least
+    height = low - least
     for _, y, name, colour in sorted(ends, key=lambda end: end[1]):
-        place = max(y, place + least)
+        height = max(y, height + least)
         axis.annotate(
-            literal(name), (right, place), (8, 0), textcoords="offset points", va="center", fontsize=8, color=colour,
+            literal(name), (right, height), (8, 0), textcoords="offset points", va="center", fontsize=8, color=colour,
             annotation_clip=False,
         )  # fmt: skip

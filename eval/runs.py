@@ -116,7 +116,7 @@ class Run:
 
     def seconds(self) -> dict[str, float]:
         """Seconds spent in each part of the iterations, by its caption; empty if they were not logged."""
-        spent = {part.caption: math.fsum(self.series(part.name)[1]) for part in metrics_in(Display.TIME)}
+        spent = {metric.caption: math.fsum(self.series(metric.name)[1]) for metric in metrics_in(Display.TIME)}
         return spent if any(spent.values()) else {}
 
     def at(self, iteration: int, x: str) -> float | None:
@@ -257,5 +257,5 @@ def trailing_mean(values: Sequence[float], window: int) -> list[float]:
     >>> trailing_mean([1, 2, 3, 6], 2)
     [1.0, 1.5, 2.5, 4.5]
     """
-    parts = (values[max(0, end - window) : end] for end in range(1, len(values) + 1))
-    return [math.fsum(part) / len(part) for part in parts]
+    windows = (values[max(0, end - window) : end] for end in range(1, len(values) + 1))
+    return [math.fsum(part) / len(part) for part in windows]

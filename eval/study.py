@@ -338,10 +338,10 @@ def spread(interval: Interval, signed: bool = False, scale: int = 100) -> str:
     if math.isnan(interval.value):
         return ""
     half = (interval.high - interval.low) / 2
-    sign = "+" if signed else ""
+    plus = "+" if signed else ""
     digits = 1 if scale == 100 else 2
     tail = "" if math.isnan(half) or math.isinf(half) or half == 0 else f" ± {scale * half:.{digits}f}"
-    return f"{scale * interval.value:{sign}.{digits}f}{tail}"
+    return f"{scale * interval.value:{plus}.{digits}f}{tail}"
 
 
 def spread_of_rewards(interval: Interval, signed: bool = False) -> str:

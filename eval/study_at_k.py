@@ -30,9 +30,9 @@ class MeasureStudy:
         """One row per method and k."""
         header = ["", "k", unit_name(self.measure), f"minus {self.baseline}", "p (Holm)"]
         rows = []
-        for place, first in enumerate(next(iter(self.methods.values()))):
+        for index, first in enumerate(next(iter(self.methods.values()))):
             for k, methods in self.methods.items():
-                method = methods[place]
+                method = methods[index]
                 p = "" if method.p_holm is None else p_value(method.p_holm)
                 rows.append([first.label, str(k), self._cell(method.mean("after")), self._cell(method.gap, True), p])
         return Table(header, rows)
@@ -42,8 +42,8 @@ class MeasureStudy:
         table = self.table()
         header = ["difference" if name.startswith("minus ") else name for name in table.header]
         rows = [[cell.replace("±", "+-") for cell in row] for row in table.rows]
-        parts = replace(table, header=header, rows=rows).split(width, keys=2)
-        return [line for part in parts for line in ("", *part.lines(width))][1:]
+        tables = replace(table, header=header, rows=rows).split(width, keys=2)
+        return [line for part in tables for line in ("", *part.lines(width))][1:]
 
     def caption(self, study: Study) -> str:
         """The caption of :meth:`table` in a paper. study: of the same runs."""

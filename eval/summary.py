@@ -51,13 +51,13 @@ def reward_number(value: float, *interval: float, signed: bool = False) -> str:
     """
     if not math.isfinite(value):
         return "-"
-    sign = "+" if signed else ""
+    plus = "+" if signed else ""
     largest = max(abs(number) for number in (value, *interval) if math.isfinite(number))
     if largest >= LARGEST or 0 < largest < SMALLEST:
-        return f"{value:{sign}.2e}"
+        return f"{value:{plus}.2e}"
     # Three digits of the largest number, so that all numbers of an interval have equally many decimals.
     digits = 3 if largest in (0.0, 1.0) else max(0, 2 - math.floor(math.log10(largest)))
-    return f"{round(value, digits) + 0.0:{sign},.{digits}f}"  # the sum turns -0.0 into 0.0
+    return f"{round(value, digits) + 0.0:{plus},.{digits}f}"  # the sum turns -0.0 into 0.0
 
 
 def reward_with_interval(interval: Interval, signed: bool = False) -> str:
@@ -126,9 +126,9 @@ def _cut(result: EvalResult) -> str:
     share = percent(result.cut_rate)
     if share in ("-", "0.0"):
         return ""
-    most = result.task_set.conditions.get("max_tokens")
+    limit = result.task_set.conditions.get("max_tokens")
     advice = " (raise max_tokens)" if result.cut_rate > MAX_CUT else ""
-    return f", {share} % of the answers cut at {most} tokens{advice}"
+    return f", {share} % of the answers cut at {limit} tokens{advice}"
 
 
 def _withheld(result: EvalResult) -> str:
@@ -184,25 +184,27 @@ def types_tables(results: Mapping[str, EvalResult]) -> list[Table]:
     name = "task type"
     tables = []
     if headline.reward:
-        rewards = [{kind: reward_with_interval(r) for kind, r in x.reward_by_type.items()} for x in results.values()]
+        rewards = [
+            {task_type: reward_with_interval(r) for task_type, r in x.reward_by_type.items()} for x in results.values()
+        ]
         tables.append(_types_table(f"{name}, mean reward", results, rewards))
         name = f"{name}, success %"
     if headline.success:
-        rates = [{kind: with_interval(rate) for kind, rate in x.by_type.items()} for x in results.values()]
+        rates = [{task_type: with_interval(rate) for task_type, rate in x.by_type.items()} for x in results.values()]
         tables.append(_types_table(name, results, rates))
     return tables if any(task.task_type for result in results.values() for task in result.tasks) else []
 
 
 def _types_table(name: str, results: Mapping[str, EvalResult], columns: Sequence[Mapping[str, str]]) -> Table:
     """columns: the cells of each result by task type."""
-    kinds = sorted({kind for column in columns for kind in column})
+    task_types = sorted({task_type for column in columns for task_type in column})
     rows = [
         [
-            kind or "(none)",
-            str(max(result.tasks_of_type(kind) for result in results.values())),
-            *(column.get(kind, "-") for column in columns),
+            task_type or "(none)",
+            str(max(result.tasks_of_type(task_type) for result in results.values())),
+            *(column.get(task_type, "-") for column in columns),
         ]
-        for kind in kinds
+        for task_type in task_types
     ]
     return Table([name, "tasks", *results], rows)
 
@@ -224,9 +226,9 @@ def measured(interval: Interval, measure: Measure, signed: bool = False) -> str:
     """A measure of k episodes with its interval: in per cent, or a count with two decimals."""
     if measure.share:
         return with_interval(interval, signed)
-    sign = "+" if signed else ""
+    plus = "+" if signed else ""
     numbers = (interval.value, interval.low, interval.high)
-    value, low, high = [f"{round(number, 2) + 0.0:{sign}.2f}" for number in numbers]  # the sum turns -0.0 into 0.0
+    value, low, high = [f"{round(number, 2) + 0.0:{plus}.2f}" for number in numbers]  # the sum turns -0.0 into 0.0
     return f"{value} [{low}, {high}]"
 
 
@@ -273,5 +275,5 @@ def result_lines(result: EvalResult, width: int = WIDTH) -> list[str]:
     lines = facts([*task_set_facts(result), *measured_facts(result)], width)
     several = at_k_table({"": result}, shown_ks({"": result}))
     name = "interval" if result.headline.reward else "success %"
-    parts = [*(several.without("result").split(width) if several else []), *types_tables({name: result})]
-    return [*lines, *(line for part in parts for line in ("", *part.lines(width)))]
+    tables = [*(several.without("result").split(width) if several else []), *types_tables({name: result})]
+    return [*lines, *(line for table in tables for line in ("", *table.lines(width)))]

@@ -231,7 +231,7 @@ def load(name: str, changes: Mapping[str, object] | None = None) -> Algorithm:
     try:
         return Algorithm.model_validate({**(changes or {}), "preset": name})
     except ValidationError as error:
-        lines = [sentence(f"algorithm.{place}", message) if place else message for place, message, _ in problems(error)]
+        lines = [sentence(f"algorithm.{key}", message) if key else message for key, message, _ in problems(error)]
         raise InvalidArgument("; ".join(lines)) from None
 
 

@@ -156,11 +156,11 @@ class ApiAgent:
         """The messages of a request as text, without those of the episode's earlier requests; first the tools."""
         first = self.chat.history != "full" or not state.episode.turns
         already_sent = 0 if first else len(self._conversations.get(state.slot, ()))
-        parts = [f"[{message['role']}]\n{message['content']}" for message in conversation[already_sent:]]
+        texts = [f"[{message['role']}]\n{message['content']}" for message in conversation[already_sent:]]
         if first and self.toolbox and self.toolbox.specs:
             specs = [json.dumps(spec, ensure_ascii=False) for spec in self.toolbox.specs]
-            parts.insert(0, "\n".join(["[tools]", *specs]))
-        return "\n\n".join(parts)
+            texts.insert(0, "\n".join(["[tools]", *specs]))
+        return "\n\n".join(texts)
 
     def _turn(self, state: EpisodeState, conversation: list[Message], answer: Answer) -> Turn:
         """The turn of an answer; adds the answer to the conversation."""
@@ -179,8 +179,8 @@ class ApiAgent:
         calls = self.toolbox.read_calls(texts)
         tool_calls = [call.model_dump() | {"type": "function"} for call in answer.calls]
         conversation[-1]["tool_calls"] = tool_calls[: len(calls)]  # those that get an answer
-        whole = "\n".join([_whole(answer), *(f"<tool_call>\n{text}\n</tool_call>" for text in texts)]).strip()
-        return Turn.of_calls(whole, calls, answer.cut)
+        content = "\n".join([_whole(answer), *(f"<tool_call>\n{text}\n</tool_call>" for text in texts)]).strip()
+        return Turn.of_calls(content, calls, answer.cut)
 
     def _action(self, answer: Answer) -> str | None:
         """The action of an answer; servers leave out the stop string that ended it, which may close a tag."""

@@ -179,10 +179,14 @@ def _read_content(content: Content) -> tuple[str, str, str]:
     """The text, the reasoning and the refusal of a message's content."""
     if content is None or isinstance(content, str):
         return content or "", "", ""
-    parts = [_ContentPart(text=part) if isinstance(part, str) else part for part in content]
-    thoughts = [part.thinking or "" for part in parts]
+    segments = [_ContentPart(text=segment) if isinstance(segment, str) else segment for segment in content]
+    thoughts = [segment.thinking or "" for segment in segments]
     reasoning = "".join(text if isinstance(text, str) else _read_content([*text])[0] for text in thoughts)
-    return "".join(part.text or "" for part in parts), reasoning, "".join(part.refusal or "" for part in parts)
+    return (
+        "".join(segment.text or "" for segment in segments),
+        reasoning,
+        "".join(segment.refusal or "" for segment in segments),
+    )
 
 
 def _words(fault: object) -> str:

@@ -203,15 +203,15 @@ class ApiClient:
     def _refusal(self, model: str, error: openai.APIStatusError, question: _Question) -> ApiError:
         status = error.status_code
         text = " ".join(error.response.text[:300].split()) or "no message"
-        words = f"status {status}: {text}"
+        reason = f"status {status}: {text}"
         if status >= 500 or status in (408, 409, 429):
-            return ApiError(self._exhausted(model, words, question))
-        if status in (400, 413, 422) and any(mark in words.lower() for mark in _TOO_LONG):
-            return ContextFull(f"{model}: {words}")
+            return ApiError(self._exhausted(model, reason, question))
+        if status in (400, 413, 422) and any(mark in reason.lower() for mark in _TOO_LONG):
+            return ContextFull(f"{model}: {reason}")
         redirects = 300 <= status < 400
         advice = _ADVICE.get(status, "is --base-url the server's own address?" if redirects else "")
         advice = f"; {advice.format(key=self.settings.key_variable)}" if advice else ""
-        return ApiError(f"{model} refuses: {words}{advice}")
+        return ApiError(f"{model} refuses: {reason}{advice}")
 
     # Called by the transport, in the event loop ----------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class ApiSettings:
 
 def _is_address(url: str) -> bool:
     try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        address = urlsplit(url)
+        return address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
     except ValueError:  # a port that is not a number
         return False

@@ -221,10 +221,10 @@ def context_limit(config: PreTrainedConfig, max_length: int | None = None) -> in
     text = config.get_text_config()
     limit = int(getattr(text, "max_position_embeddings", None) or 4096)
     rope = getattr(text, "rope_parameters", None) or {}
-    kinds = [rope, *rope.values()] if isinstance(rope, dict) else []  # one for all layers, or one per kind of layer
-    for kind in kinds:
-        if isinstance(kind, dict) and kind.get("rope_type") in ("longrope", "dynamic"):
-            original = kind.get("original_max_position_embeddings")
+    scalings = [rope, *rope.values()] if isinstance(rope, dict) else []  # one for all layers, or one per kind of layer
+    for scaling in scalings:
+        if isinstance(scaling, dict) and scaling.get("rope_type") in ("longrope", "dynamic"):
+            original = scaling.get("original_max_position_embeddings")
             original = original or getattr(text, "original_max_position_embeddings", None)
             limit = min(limit, int(original or limit))
     return min(max_length or limit, limit)

@@ -94,8 +94,8 @@ class GeneralEngine(TransformersEngine):
             self._incremental = self._reads_in_pieces()
         group.ids_BL = torch.cat([group.ids_BL, new_BL], 1)
         if not self._incremental:
-            whole_BV: torch.Tensor = self.model(input_ids=group.ids_BL, use_cache=False).logits[:, -1].float()
-            return whole_BV
+            logits_BV: torch.Tensor = self.model(input_ids=group.ids_BL, use_cache=False).logits[:, -1].float()
+            return logits_BV
         return self._step_state(group.state, new_BL)[:, -1]
 
     def _step_state(self, state: dict[str, object], new_BL: torch.Tensor) -> torch.Tensor:
@@ -118,13 +118,13 @@ class GeneralEngine(TransformersEngine):
             return [self.model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)]
 
         # Tried and not looked up by family: a model's code may be anyone's.
-        whole = read_whole()
+        expected = read_whole()
         state: dict[str, object] = {}
         try:
-            parts = [self._step_state(state, piece).log_softmax(-1) for piece in ids.split(PIECES, 1)]
+            chunks = [self._step_state(state, chunk).log_softmax(-1) for chunk in ids.split(PIECES, 1)]
         except Exception:  # the family's code may raise anything
             return False
-        return worst([torch.cat(parts, 1)], whole) <= tolerance_of(self.model, whole, read_whole)
+        return worst([torch.cat(chunks, 1)], expected) <= tolerance_of(self.model, expected, read_whole)
 
     def _tensor(self, ids: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(ids), dtype=torch.long, device=self.device)

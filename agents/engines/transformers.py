@@ -268,8 +268,8 @@ class TransformersEngine(ModelEngine):
             length = len(rows[i].request.prompt_ids)
             begin = int(start_B[duplicates].min())
             self._cache.share(int(slot_B[i]), slot_B[duplicates].tolist(), length, begin)
-        place_B = np.searchsorted(readers, [reader_of[prompt] for prompt in prompts])
-        return logits[torch.as_tensor(place_B, device=self.device)]
+        reader_B = np.searchsorted(readers, [reader_of[prompt] for prompt in prompts])
+        return logits[torch.as_tensor(reader_B, device=self.device)]
 
     def _place(self, rows: Sequence[DecodingRow]) -> tuple[np.ndarray, np.ndarray]:
         """A slot for every session, and how many tokens of its prompt the slot holds already."""

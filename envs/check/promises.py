@@ -333,9 +333,9 @@ def _check_result(result: StepResult, turn: int, where: str) -> None:
     require(type(terminated) is bool and type(truncated) is bool, f"{where}: terminated or truncated is not a bool")
     for key, types in _TYPES.items():
         require(key in info, f"{where}: info has no {key!r}")
-        kind = type(info[key])
-        names = " or ".join(kind.__name__ for kind in types)
-        require(kind in types, f"{where}: info[{key!r}] is {kind.__name__}, not {names}")
+        value_type = type(info[key])
+        names = " or ".join(value_type.__name__ for value_type in types)
+        require(value_type in types, f"{where}: info[{key!r}] is {value_type.__name__}, not {names}")
     require(info["turn"] == turn, f"{where}: info['turn'] is {info['turn']}")
     admissible = info["admissible_actions"]
     if admissible is not None:

@@ -157,24 +157,24 @@ class _Reader:
 
     def sum(self) -> Fraction:
         value = self.product()
-        while sign := self.take("+", "-"):
+        while operator := self.take("+", "-"):
             right = self.product()
-            value = _bounded(value + right if sign == "+" else value - right)
+            value = _bounded(value + right if operator == "+" else value - right)
         return value
 
     def product(self) -> Fraction:
         value = self.unary()
         divided = False
-        while sign := self.take("*", "/", "mod") or self.juxtaposed():
-            if sign == "()" and divided:
+        while operator := self.take("*", "/", "mod") or self.juxtaposed():
+            if operator == "()" and divided:
                 raise CalculatorError("after a division, write * between factors")
-            divided = sign in ("/", "mod")
-            right = self.power() if sign == "()" else self.unary()
+            divided = operator in ("/", "mod")
+            right = self.power() if operator == "()" else self.unary()
             if divided and right == 0:
                 raise CalculatorError("division by zero")
-            if sign == "/":
+            if operator == "/":
                 value = value / right
-            elif sign == "mod":
+            elif operator == "mod":
                 value = value - right * (value // right)
             else:
                 value = value * right
@@ -185,10 +185,10 @@ class _Reader:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise CalculatorError(f"nested deeper than {MAX_DEPTH} levels")
-        sign = self.take("-", "+")
-        value = self.unary() if sign else self.power()
+        operator = self.take("-", "+")
+        value = self.unary() if operator else self.power()
         self.depth -= 1
-        return -value if sign == "-" else value
+        return -value if operator == "-" else value
 
     def juxtaposed(self) -> str:
         """``()`` if a factor follows without a sign, next to a bracket."""
@@ -200,12 +200,12 @@ class _Reader:
 
     def postfix(self) -> Fraction:
         value = self.atom()
-        sign = ""
+        operator = ""
         while following := self.take("!", "%"):
-            if sign == following == "!":
+            if operator == following == "!":
                 raise CalculatorError("double factorials are not supported; write factorial(factorial(n))")
-            sign = following
-            if sign == "!":
+            operator = following
+            if operator == "!":
                 value = Fraction(_factorial(*_integers("factorial", [value])))
             else:
                 value = value / 100

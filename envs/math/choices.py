@@ -82,9 +82,9 @@ def choice_problem(row: Mapping[str, object], question: str, answers: tuple[str,
     else:
         right = _right(options, [columns.get(name.strip().lower()) for name in (*answers, *_KEYS)])
     passage = columns.get("passage")
-    parts = [passage.strip()] if isinstance(passage, str) and passage.strip() else []
+    sections = [passage.strip()] if isinstance(passage, str) and passage.strip() else []
     lines = [f"({letter}) {text}" for letter, text in zip(LETTERS, options.texts, strict=False)]
-    return ChoiceProblem("\n".join([*parts, question.strip(), *lines]), _gold(options.texts, right))
+    return ChoiceProblem("\n".join([*sections, question.strip(), *lines]), _gold(options.texts, right))
 
 
 def _options_in_column(columns: Mapping[str, object]) -> _Options | None:

@@ -33,13 +33,15 @@ def _signed(value: int) -> str:
 
 
 def _combine(rng: random.Random, first: int, second: int, signs: str) -> tuple[str, int]:
-    sign = rng.choice(signs)
-    if sign == "/" and (second == 0 or first % second):
-        sign = "+"
-    if sign == "*" and abs(first * second) > 5000:
-        sign = "-"
-    value = {"+": first + second, "-": first - second, "*": first * second, "/": first // second if second else 0}[sign]
-    return sign, value
+    operator = rng.choice(signs)
+    if operator == "/" and (second == 0 or first % second):
+        operator = "+"
+    if operator == "*" and abs(first * second) > 5000:
+        operator = "-"
+    value = {"+": first + second, "-": first - second, "*": first * second, "/": first // second if second else 0}[
+        operator
+    ]
+    return operator, value
 
 
 def arithmetic(rng: random.Random, level: int) -> Draft:
@@ -65,11 +67,11 @@ def arithmetic(rng: random.Random, level: int) -> Draft:
         first_leaves = rng.randint(1, leaves - 1)
         first_text, first_value = tree(first_leaves)
         second_text, second_value = tree(leaves - first_leaves)
-        sign, value = _combine(rng, first_value, second_value, "+-*/" if level == 4 else "+-*")
-        steps.append(f"{_number(first_value)} {sign} {_number(second_value)}")
+        operator, value = _combine(rng, first_value, second_value, "+-*/" if level == 4 else "+-*")
+        steps.append(f"{_number(first_value)} {operator} {_number(second_value)}")
         first_text = f"({first_text})" if first_leaves > 1 else first_text
         second_text = f"({second_text})" if leaves - first_leaves > 1 else second_text
-        return f"{first_text} {sign} {second_text}", value
+        return f"{first_text} {operator} {second_text}", value
 
     text, _ = tree(3 if level == 3 else 5)
     return _ask(rng, text), steps
@@ -81,19 +83,19 @@ def fractions(rng: random.Random, level: int) -> Draft:
         n = rng.randint(3, 15)
         a = rng.randint(1, n - 1)
         b = rng.randint(1, n - 1)
-        sign = "+" if rng.random() < 0.5 else "-"
-        top = a + b if sign == "+" else a - b
-        return _ask(rng, f"{a}/{n} {sign} {b}/{n}"), [f"{a} {sign} {b}", f"{_number(top)} / {n}"]
+        operator = "+" if rng.random() < 0.5 else "-"
+        top = a + b if operator == "+" else a - b
+        return _ask(rng, f"{a}/{n} {operator} {b}/{n}"), [f"{a} {operator} {b}", f"{_number(top)} / {n}"]
     a, n = _proper(rng)
     b, m = _proper(rng)
     if level == 2:
-        sign = rng.choice("+-")
+        operator = rng.choice("+-")
         common = math.lcm(n, m)
         p = a * (common // n)
         q = b * (common // m)
-        top = p + q if sign == "+" else p - q
-        steps = [f"lcm({n}, {m})", f"{a} * {common // n}", f"{b} * {common // m}", f"{p} {sign} {q}"]
-        return _ask(rng, f"{a}/{n} {sign} {b}/{m}"), [*steps, f"{_number(top)} / {common}"]
+        top = p + q if operator == "+" else p - q
+        steps = [f"lcm({n}, {m})", f"{a} * {common // n}", f"{b} * {common // m}", f"{p} {operator} {q}"]
+        return _ask(rng, f"{a}/{n} {operator} {b}/{m}"), [*steps, f"{_number(top)} / {common}"]
     if level == 3:
         if rng.random() < 0.5:
             text = f"({a}/{n}) * ({b}/{m})"
@@ -161,10 +163,10 @@ def modular(rng: random.Random, level: int) -> Draft:
     a = rng.randint(2, 30)
     b = rng.randint(2, 30)
     if level == 2:
-        sign = rng.choice("+*")
-        value = a + b if sign == "+" else a * b
-        text = f"What is the remainder when {a} {sign} {b} is divided by {m}?"
-        return text, [f"{a} {sign} {b}", f"{value} mod {m}"]
+        operator = rng.choice("+*")
+        value = a + b if operator == "+" else a * b
+        text = f"What is the remainder when {a} {operator} {b} is divided by {m}?"
+        return text, [f"{a} {operator} {b}", f"{value} mod {m}"]
     if level == 3:
         base = rng.randint(2, 12)
         exponent = rng.randint(3, 7)

@@ -142,12 +142,12 @@ def gold_of(value: object, gold_format: str) -> str:
     if isinstance(value, bool) or value is None:
         raise InvalidArgument(f"the answer is {value}")
     if isinstance(value, list | tuple):
-        parts = [gold_of(item, gold_format) for item in value]
-        if not parts:
+        answers = [gold_of(item, gold_format) for item in value]
+        if not answers:
             raise InvalidArgument("the answer is an empty list")
-        if len(parts) > 1:
-            return ", ".join(part.strip("$ ") for part in parts)
-        return parts[0]
+        if len(answers) > 1:
+            return ", ".join(answer.strip("$ ") for answer in answers)
+        return answers[0]
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidArgument(f"the answer is {value}, not a number")
     if isinstance(value, int | float):
@@ -372,11 +372,11 @@ PlacedRow = tuple[str, int, object]
 
 
 def _checked_rows(rows: Iterable[PlacedRow], source: Source) -> Iterator[LoadedRow]:
-    for place, number, row in rows:
+    for row_name, number, row in rows:
         try:
-            yield _checked_row(place, number, row, source)
+            yield _checked_row(row_name, number, row, source)
         except (ValueError, RecursionError) as error:
-            yield LoadedRow(place, BadRow(error, where=place))
+            yield LoadedRow(row_name, BadRow(error, where=row_name))
 
 
 def _checked_row(place: str, number: int, row: object, source: Source) -> LoadedRow:
@@ -428,19 +428,19 @@ def _problem_text(column: str, value: object) -> object:
     """
     if not isinstance(value, list | tuple):
         return value
-    form = "a list of messages must have one user message with text, and otherwise system messages"
+    expected = "a list of messages must have one user message with text, and otherwise system messages"
     contents = []
     for message in value:
         content = message.get("content") if isinstance(message, Mapping) else None
         if isinstance(content, list):  # text in parts
-            parts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
-            content = "".join(map(str, parts)) if None not in parts else None
+            texts = [segment.get("text") if isinstance(segment, Mapping) else None for segment in content]
+            content = "".join(map(str, texts)) if None not in texts else None
         if not isinstance(content, str) or message.get("role") not in ("system", "user"):
-            raise InvalidArgument(f"column {column!r}: {form}")
+            raise InvalidArgument(f"column {column!r}: {expected}")
         if message["role"] == "user":
             contents.append(content)
     if len(contents) != 1:
-        raise InvalidArgument(f"column {column!r}: {form} (got {len(contents)} user messages)")
+        raise InvalidArgument(f"column {column!r}: {expected} (got {len(contents)} user messages)")
     return contents[0]
 
 
@@ -448,8 +448,8 @@ def _type(row: Row, source: Source) -> str:
     """The type of the task: the first text in its columns, else the name of the data."""
     if source.columns and "type" in source.columns:
         _cell(row, source, "type")  # raises for a column that is missing
-    kinds = (row.get(column) for column in source.columns_of("type"))
-    return next((kind[:80] for kind in kinds if kind and isinstance(kind, str)), source.name).lower()
+    labels = (row.get(column) for column in source.columns_of("type"))
+    return next((label[:80] for label in labels if label and isinstance(label, str)), source.name).lower()
 
 
 def _solution(row: Row, source: Source, answer: object, gold: str) -> str:

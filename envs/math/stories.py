@@ -24,34 +24,34 @@ def _two_names(rng: random.Random) -> tuple[str, str]:
 
 def gets_more(rng: random.Random) -> Story:
     name = rng.choice(NAMES)
-    thing = rng.choice(THINGS)
+    item = rng.choice(THINGS)
     a = rng.randint(2, 20)
     b = rng.randint(2, 20)
-    return f"{name} has {a} {thing} and gets {b} more. How many {thing} does {name} have now?", [f"{a} + {b}"]
+    return f"{name} has {a} {item} and gets {b} more. How many {item} does {name} have now?", [f"{a} + {b}"]
 
 
 def gives_away(rng: random.Random) -> Story:
     name = rng.choice(NAMES)
-    thing = rng.choice(THINGS)
+    item = rng.choice(THINGS)
     a = rng.randint(5, 30)
     b = rng.randint(2, a - 2)
-    return f"{name} has {a} {thing} and gives {b} away. How many {thing} does {name} have left?", [f"{a} - {b}"]
+    return f"{name} has {a} {item} and gives {b} away. How many {item} does {name} have left?", [f"{a} - {b}"]
 
 
 def together(rng: random.Random) -> Story:
     first, second = _two_names(rng)
-    thing = rng.choice(THINGS)
+    item = rng.choice(THINGS)
     a = rng.randint(2, 20)
     b = rng.randint(2, 20)
-    return f"{first} has {a} {thing}. {second} has {b} {thing}. How many {thing} do they have together?", [f"{a} + {b}"]
+    return f"{first} has {a} {item}. {second} has {b} {item}. How many {item} do they have together?", [f"{a} + {b}"]
 
 
 def boxes(rng: random.Random) -> Story:
-    thing = rng.choice(THINGS)
+    item = rng.choice(THINGS)
     a = rng.randint(2, 9)
     b = rng.randint(2, 12)
     c = rng.randint(2, 20)
-    text = f"There are {a} boxes with {b} {thing} in each, and {c} {thing} on the table. How many {thing} are there?"
+    text = f"There are {a} boxes with {b} {item} in each, and {c} {item} on the table. How many {item} are there?"
     return text, [f"{a} * {b}", f"{a * b} + {c}"]
 
 
@@ -67,14 +67,14 @@ def spends(rng: random.Random) -> Story:
 
 def shares(rng: random.Random) -> Story:
     first, second = _two_names(rng)
-    thing = rng.choice(THINGS)
+    item = rng.choice(THINGS)
     per_child = rng.randint(3, 12)
     children = rng.randint(2, 9)
     total = per_child * children
     a = rng.randint(2, total - 2)
     text = (
-        f"{first} has {a} {thing} and {second} has {total - a}. "
-        f"They share all of them equally among {children} children. How many {thing} does each child get?"
+        f"{first} has {a} {item} and {second} has {total - a}. "
+        f"They share all of them equally among {children} children. How many {item} does each child get?"
     )
     return text, [f"{a} + {total - a}", f"{total} / {children}"]
 
@@ -147,15 +147,15 @@ def travel(rng: random.Random) -> Story:
 
 def mixture(rng: random.Random) -> Story:
     first, second = _two_names(rng)
-    thing = rng.choice(THINGS)
+    item = rng.choice(THINGS)
     first_part = rng.randint(2, 6)
     second_part = rng.randint(7, 11)
     unit = rng.randint(3, 12)
     gift = rng.randint(2, 9)
     total = unit * (first_part + second_part)
     text = (
-        f"{first} and {second} share {total} {thing} in the ratio {first_part} to {second_part}. "
-        f"Then {second} gives {first} {gift} of them. How many {thing} does {first} have now?"
+        f"{first} and {second} share {total} {item} in the ratio {first_part} to {second_part}. "
+        f"Then {second} gives {first} {gift} of them. How many {item} does {first} have now?"
     )
     share = unit * first_part
     return text, [

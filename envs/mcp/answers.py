@@ -34,10 +34,10 @@ def with_content(message: Any) -> Any:
 
 def rejection_of(error: Any) -> Outcome:
     """A JSON-RPC error in answer to a call, as an invalid turn with the server's message and data."""
-    parts = [str(error.message).strip() or f"error {error.code}"]
-    if error.data not in (None, "", parts[0]):
-        parts.append(error.data if isinstance(error.data, str) else json.dumps(error.data, ensure_ascii=False))
-    return Outcome(_bounded(": ".join(parts)), valid=False)
+    reasons = [str(error.message).strip() or f"error {error.code}"]
+    if error.data not in (None, "", reasons[0]):
+        reasons.append(error.data if isinstance(error.data, str) else json.dumps(error.data, ensure_ascii=False))
+    return Outcome(_bounded(": ".join(reasons)), valid=False)
 
 
 def _block_text(block: Any) -> str:

@@ -60,8 +60,8 @@ class MCPEnv(ToolEnv):
         **kwargs: Any,
     ):
         super().__init__(max_turns=max_turns, **kwargs)
-        words = command_words(command)
-        if not words or not all(words):
+        arguments = command_words(command)
+        if not arguments or not all(arguments):
             raise InvalidArgument(
                 "command must be a program and its arguments, as one line or a list of texts", key="command"
             )
@@ -74,7 +74,7 @@ class MCPEnv(ToolEnv):
             raise InvalidArgument(
                 f"environment: the variable {unset[0]!r:.80} is not set", advice="export it, or leave it out"
             )
-        self.command = tuple(words)
+        self.command = tuple(arguments)
         self.environment = tuple(names)
         self.start_timeout = start_timeout
         self.call_timeout = call_timeout

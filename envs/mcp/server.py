@@ -163,8 +163,8 @@ class ToolServer:
     def _last_words(self) -> str:
         """The end of what the server wrote besides messages, for an error; '' if it wrote nothing."""
         text = bytes(self._last_output).decode(errors="replace")
-        words = "".join(letter if letter.isprintable() else " " for letter in text).split()
-        return f"; its last words: {' '.join(words)[-MAX_LAST_WORDS:]}" if words else ""
+        tokens = "".join(letter if letter.isprintable() else " " for letter in text).split()
+        return f"; its last words: {' '.join(tokens)[-MAX_LAST_WORDS:]}" if tokens else ""
 
     async def _converse(self, tools_future: Future[Sequence[Any]]) -> None:
         """Start the server and keep its session open until :meth:`close`.
@@ -254,8 +254,8 @@ class ToolServer:
         """Read all that the server writes on standard error, so that it never blocks, and keep the end."""
         assert process.stderr is not None
         try:
-            while piece := await process.stderr.read(1 << 16):
-                self._keep(piece)
+            while chunk := await process.stderr.read(1 << 16):
+                self._keep(chunk)
         finally:
             self._stderr_ended.set()
 
@@ -290,11 +290,11 @@ def _reason(error: BaseException) -> str:
     """What is wrong, on one line; for an invalid answer of the server, the first wrong key."""
     if not isinstance(error, ValidationError):
         return first_line(error)
-    (place, message, _), *_ = problems(error)
+    (key, message, _), *_ = problems(error)
     incomplete = error.errors()[0]["input"]
     name = incomplete.get("name") if isinstance(incomplete, dict) else None
     tool = f" (tool {name!r:.80})" if isinstance(name, str) else ""
-    return f"its answer is invalid: {sentence(place, message):.200}{tool}"
+    return f"its answer is invalid: {sentence(key, message):.200}{tool}"
 
 
 async def _list_tools(session: Any) -> list[Any]:

@@ -32,9 +32,9 @@ def plain(value: Any, place: str = "value") -> Any:
     """
     if is_plain(value):
         return value
-    kind = type(value)
-    if kind is list or kind is tuple:
-        return kind(plain(item, f"{place}[{i}]") for i, item in enumerate(value))
+    value_type = type(value)
+    if value_type is list or value_type is tuple:
+        return value_type(plain(item, f"{place}[{i}]") for i, item in enumerate(value))
     if isinstance(value, Mapping):
         if not all(type(key) is str for key in value):
             raise Garbage(f"{place} has a key that is not a string")
@@ -50,26 +50,26 @@ def plain(value: Any, place: str = "value") -> Any:
             return base(value)
     if isinstance(value, PurePath):
         return str(value)
-    raise Garbage(f"{place} holds {kind.__name__}, which is not plain data (text, numbers, lists, dicts)")
+    raise Garbage(f"{place} holds {value_type.__name__}, which is not plain data (text, numbers, lists, dicts)")
 
 
 def is_plain(value: Any) -> bool:
     """Whether :func:`plain` leaves ``value`` as it is. Raises RecursionError if it is nested too deeply."""
-    kind = type(value)
-    if kind in _SCALARS:
+    value_type = type(value)
+    if value_type in _SCALARS:
         return True
-    if kind is int:
+    if value_type is int:
         return bool(-_INT_LIMIT <= value < _INT_LIMIT)
-    if kind is list or kind is tuple:
+    if value_type is list or value_type is tuple:
         return _SCALARS.issuperset(map(type, value)) or _all_plain(value)
-    return kind is dict and _STRING.issuperset(map(type, value)) and _all_plain(value.values())
+    return value_type is dict and _STRING.issuperset(map(type, value)) and _all_plain(value.values())
 
 
 def _all_plain(values: Iterable[Any]) -> bool:
     """Whether all are plain; unrolled for speed, since it checks every answer of every environment."""
     for value in values:
-        kind = type(value)
-        if kind in _SCALARS or (kind is list and _STRING.issuperset(map(type, value))):
+        value_type = type(value)
+        if value_type in _SCALARS or (value_type is list and _STRING.issuperset(map(type, value))):
             continue
         if not is_plain(value):
             return False
@@ -83,10 +83,10 @@ def describe(error: BaseException) -> str:
     except Exception:
         message = "(its message cannot be shown)"
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    places = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, Garbage) or not places:
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, Garbage) or not frames:
         return text
-    return f"{text} ({PurePath(places[-1].filename).name}, line {places[-1].lineno}, in {places[-1].name})"
+    return f"{text} ({PurePath(frames[-1].filename).name}, line {frames[-1].lineno}, in {frames[-1].name})"
 
 
 class MessageDecoder:

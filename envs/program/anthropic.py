@@ -36,7 +36,7 @@ def read(body: Json) -> ChatRequest:
         "stop": body.get("stop_sequences"),
     }
     system = ("system", {"role": "system", "content": body.get("system")})
-    chat = (located_message for place, message in messages for located_message in _messages(place, message))
+    chat = (located_message for location, message in messages for located_message in _messages(location, message))
     return ChatRequest.of(options, (system, *chat), list(_tools(body)), {"stop": "stop_sequences"})
 
 
@@ -52,10 +52,10 @@ def _require_plain(body: Json) -> None:
 
 def _tools(body: Json) -> Iterator[Located]:
     """The tools as those of a chat. Raises: GatewayError for Anthropic's own tools."""
-    for place, tool in located(body, "tools", MAX_TOOLS):
+    for location, tool in located(body, "tools", MAX_TOOLS):
         if tool.get("type") not in (None, "custom"):
-            raise GatewayError(400, f"{place}.type must be 'custom' (got {str(tool['type'])[:40]!a})")
-        yield place, {"function": {**tool, "parameters": tool.get("input_schema")}}
+            raise GatewayError(400, f"{location}.type must be 'custom' (got {str(tool['type'])[:40]!a})")
+        yield location, {"function": {**tool, "parameters": tool.get("input_schema")}}
 
 
 def _messages(place: str, message: Json) -> list[Located]:

@@ -77,8 +77,8 @@ class ProgramEnv(TextEnv):
             raise MissingPackage(
                 "a program needs starlette and uvicorn: pip install -c constraints.txt -e '.[gateway]'"
             )
-        words = command_words(command)
-        if bool(words) == bool(agent):
+        arguments = command_words(command)
+        if bool(arguments) == bool(agent):
             raise InvalidArgument("give either command='python my_agent.py' or agent='module:function'")
         for name, value in (("agent", agent), ("reward", reward)):
             if value and not (isinstance(value, str) and all(value.partition(":")[::2])):
@@ -89,14 +89,14 @@ class ProgramEnv(TextEnv):
             raise InvalidArgument(
                 "sandbox: an agent shares its process with others", advice="give command='python my_agent.py'"
             )
-        if words and words[0] == "python":
-            words[0] = sys.executable
-        if words and shutil.which(words[0]) is None:
-            raise InvalidArgument(f"command: there is no program {words[0]!r:.80} here")
+        if arguments and arguments[0] == "python":
+            arguments[0] = sys.executable
+        if arguments and shutil.which(arguments[0]) is None:
+            raise InvalidArgument(f"command: there is no program {arguments[0]!r:.80} here")
         for name, limit in (("tokens", tokens), ("timeout", timeout), ("memory", memory)):
             if limit is not None and not 0 < limit < 2**31:
                 raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}", key=name)
-        self.program = {"command": words, "agent": agent, "reward": reward, "sandbox": sandbox, "memory": memory}
+        self.program = {"command": arguments, "agent": agent, "reward": reward, "sandbox": sandbox, "memory": memory}
         self.memory = memory
         self.tokens = tokens
         self.timeout = timeout

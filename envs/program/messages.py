@@ -57,19 +57,19 @@ class GatewayError(GagpoError):
     """
 
     def __init__(self, status: int, reason: str):
-        super().__init__("".join(sign if sign.isprintable() else " " for sign in reason[:_MAX_REASON]))
+        super().__init__("".join(letter if letter.isprintable() else " " for letter in reason[:_MAX_REASON]))
         self.status = status
 
 
 def unexpected(error: Exception) -> GatewayError:
     """The answer to a request that failed by a fault of the gateway; logs one line for each place in the code."""
     frames = traceback.extract_tb(error.__traceback__)
-    place: tuple[object, ...] = (type(error).__name__,)
+    location: tuple[object, ...] = (type(error).__name__,)
     if frames:
-        place += (frames[-1].filename, frames[-1].lineno)
+        location += (frames[-1].filename, frames[-1].lineno)
     failure = GatewayError(500, f"the gateway failed: {type(error).__name__}: {first_line(error)}")
-    if place not in _REPORTED and len(_REPORTED) < _MAX_REPORTED:
-        _REPORTED.add(place)
+    if location not in _REPORTED and len(_REPORTED) < _MAX_REPORTED:
+        _REPORTED.add(location)
         LOG.error("a request of a program got status 500, and its episode goes on: %s", failure)
     return failure
 
@@ -213,8 +213,8 @@ class ChatRequest(_RequestObject):
         context = {"values": [json_values.MAX_VALUES]}  # of all calls' arguments together
         plain = {
             **options,
-            "messages": [_validated(ChatMessage, place, value, context) for place, value in messages],
-            "tools": [_validated(_Tool, place, value, context) for place, value in tools],
+            "messages": [_validated(ChatMessage, location, value, context) for location, value in messages],
+            "tools": [_validated(_Tool, location, value, context) for location, value in tools],
         }
         try:
             request = cls.model_validate(plain)
@@ -367,10 +367,10 @@ class Completion:
 
     def cut(self, stop: Sequence[str]) -> Completion:
         """The answer up to the first of the ``stop`` strings in its content."""
-        places = [(self.content.index(mark), mark) for mark in stop if mark in self.content]
-        if not places:
+        ends = [(self.content.index(mark), mark) for mark in stop if mark in self.content]
+        if not ends:
             return self
-        end, mark = min(places)
+        end, mark = min(ends)
         return replace(self, content=self.content[:end], calls=[], finish="stop", stop=mark)
 
     @property
@@ -392,4 +392,4 @@ def digest(message: Message) -> bytes:
 
 def events(typed_events: Sequence[tuple[str, Json]]) -> str:
     """Server-sent events, each with its type, as text."""
-    return "".join(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n" for kind, data in typed_events)
+    return "".join(f"event: {event}\ndata: {json.dumps({'type': event, **data})}\n\n" for event, data in typed_events)

@@ -179,12 +179,12 @@ def tool_choice(choice: object) -> str:
 
     Raises: GatewayError for a choice among the tools.
     """
-    kind = choice
+    choice_type = choice
     if isinstance(choice, dict):
-        kind = choice.get("type")
+        choice_type = choice.get("type")
         if choice.get("disable_parallel_tool_use"):
             raise GatewayError(400, f"tool_choice.disable_parallel_tool_use is not supported: {_CALLS}; leave it out")
-    if kind not in (None, "auto", "none", "required", "any"):
+    if choice_type not in (None, "auto", "none", "required", "any"):
         quoted = repr(choice)[:60] if _is_short(choice) else "this"
         raise GatewayError(400, f"tool_choice={quoted} is not supported: {_CALLS}; choose auto or none")
-    return "none" if kind == "none" else "auto"
+    return "none" if choice_type == "none" else "auto"

@@ -140,8 +140,8 @@ def _number(value: object, author: str) -> float:
         return _bounded(math.inf, author)
     except (TypeError, ValueError):
         pass
-    kind = f"an array of shape {number.shape}" if hasattr(number, "shape") else type(number).__name__
-    raise Garbage(f'{author} returned {kind} as the reward; return a number, or {{"reward": 1.0, "success": True}}')
+    shape = f"an array of shape {number.shape}" if hasattr(number, "shape") else type(number).__name__
+    raise Garbage(f'{author} returned {shape} as the reward; return a number, or {{"reward": 1.0, "success": True}}')
 
 
 def _bounded(number: float, author: str) -> float:

@@ -57,8 +57,8 @@ def _require_plain(body: Json) -> None:
 
 def _tools(body: Json) -> Iterator[Located]:
     """The tools as those of a chat, in which a built-in tool's type is an error."""
-    for place, tool in located(body, "tools", MAX_TOOLS):
-        yield place, {"type": tool.get("type"), "function": tool}
+    for location, tool in located(body, "tools", MAX_TOOLS):
+        yield location, {"type": tool.get("type"), "function": tool}
 
 
 def _echo(body: Json) -> Json:
@@ -81,19 +81,19 @@ def _echo(body: Json) -> Json:
 def _messages(items: Sequence[Located]) -> list[Located]:
     """The items as messages of a chat; an answer's text and calls, which are separate items, are one message."""
     messages: list[Located] = []
-    for place, item in items:
-        kind = item.get("type", "message")
-        if kind == "function_call_output":
+    for location, item in items:
+        item_type = item.get("type", "message")
+        if item_type == "function_call_output":
             result = {"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")}
-            messages.append((place, result))
-        elif kind == "function_call":
+            messages.append((location, result))
+        elif item_type == "function_call":
             if not messages or messages[-1][1]["role"] != "assistant":
-                messages.append((place, {"role": "assistant"}))
+                messages.append((location, {"role": "assistant"}))
             messages[-1][1].setdefault("tool_calls", []).append({"id": item.get("call_id"), "function": item})
-        elif kind == "message":
-            messages.append((place, {"role": item.get("role"), "content": item.get("content")}))
-        elif kind != "reasoning":
-            raise GatewayError(400, f"{place}: items of type {str(kind)[:40]!a} are not supported")
+        elif item_type == "message":
+            messages.append((location, {"role": item.get("role"), "content": item.get("content")}))
+        elif item_type != "reasoning":
+            raise GatewayError(400, f"{location}: items of type {str(item_type)[:40]!a} are not supported")
     return messages
 
 
@@ -137,18 +137,18 @@ def stream(request: ChatRequest, completions: Sequence[Completion], name: str) -
         output_position = {"item_id": item["id"], "output_index": index}
         if item["type"] == "message":
             empty = {**item, "status": "in_progress", "content": []}
-            parts = _message_events(item["content"][0], {**output_position, "content_index": 0})
+            content_events = _message_events(item["content"][0], {**output_position, "content_index": 0})
         else:
             empty = {**item, "status": "in_progress", "arguments": ""}
-            parts = _call_events(item, output_position)
+            content_events = _call_events(item, output_position)
         item_events = [
             ("output_item.added", {"output_index": index, "item": empty}),
-            *parts,
+            *content_events,
             ("output_item.done", {"output_index": index, "item": item}),
         ]
-        stream_events += [(f"response.{kind}", data) for kind, data in item_events]
+        stream_events += [(f"response.{event}", data) for event, data in item_events]
     stream_events.append((f"response.{response['status']}", {"response": response}))
-    return events([(kind, {"sequence_number": count, **data}) for count, (kind, data) in enumerate(stream_events)])
+    return events([(event, {"sequence_number": count, **data}) for count, (event, data) in enumerate(stream_events)])
 
 
 def _message_events(text_part: Json, position: Json) -> list[tuple[str, Json]]:

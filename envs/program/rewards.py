@@ -107,12 +107,12 @@ def _names(function: Callable[..., Any]) -> list[str]:
 def _form(function: Callable[..., Any]) -> tuple[str, ...]:
     """The form that the names of the parameters belong to; that of TRL for ``**kwargs`` alone."""
     names = set(_names(function))
-    kinds = {parameter.kind for parameter in _parameters(function).values()}
-    if names & set(TRL) or kinds == {inspect.Parameter.VAR_KEYWORD}:
+    parameter_kinds = {parameter.kind for parameter in _parameters(function).values()}
+    if names & set(TRL) or parameter_kinds == {inspect.Parameter.VAR_KEYWORD}:
         return TRL
-    for form, name in ((VERL, "solution_str"), (VERL_BATCH, "solution_strs"), (OWN, "transcript")):
+    for parameters, name in ((VERL, "solution_str"), (VERL_BATCH, "solution_strs"), (OWN, "transcript")):
         if name in names:
-            return form
+            return parameters
     return VERIFIERS if names & set(VERIFIERS) - {"task"} else OWN
 
 
@@ -129,10 +129,10 @@ def _arguments(
     required = [name for name in names if parameters[name].default is inspect.Parameter.empty]
     missing = [name for name in required if name not in offered]
     if missing:
-        forms = "; ".join(", ".join(form) for form in (OWN, TRL, VERIFIERS, VERL))
+        signatures = "; ".join(", ".join(form) for form in (OWN, TRL, VERIFIERS, VERL))
         columns = ", ".join(key for key in row if key not in _RESERVED)
         raise RewardError(
-            f"{author(row)} needs {missing[0]!r}; name columns ({columns:.300}) and the names of one form: {forms}"
+            f"{author(row)} needs {missing[0]!r}; name columns ({columns:.300}) and the names of one form: {signatures}"
         )
     # By name wherever Python allows it; default values of positional-only parameters stand between others.
     only_positional = [name for name in names if parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY]

@@ -56,8 +56,8 @@ class Runs:
     def __init__(
         self, loop: AbstractEventLoop, kwargs: dict[str, Any], memory: int | None, variables: Mapping[str, str]
     ):
-        place = "gagpo.envs.program.process:ProgramProcess"
-        spec = EnvSpec("gagpo/ProgramProcess-v0", entry_point=place, order_enforce=False, disable_env_checker=True)
+        target = "gagpo.envs.program.process:ProgramProcess"
+        spec = EnvSpec("gagpo/ProgramProcess-v0", entry_point=target, order_enforce=False, disable_env_checker=True)
         self._loop = loop
         self._scratch = Scratch()
         self._server = ForkServer(spec, kwargs, memory, variables, self._scratch.place)

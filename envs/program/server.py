@@ -129,7 +129,7 @@ class GatewayServer:
     def _answers(self) -> dict[tuple[str, str], Answer]:
         """What is answered, by method and path."""
         answers: dict[tuple[str, str], Answer] = {
-            ("POST", f"/v1/{place}"): partial(self._chat, protocol) for place, protocol in PROTOCOLS.items()
+            ("POST", f"/v1/{path}"): partial(self._chat, protocol) for path, protocol in PROTOCOLS.items()
         }
         answers["POST", "/reward"] = self._reward
         answers["GET", "/v1/models"] = self._models
@@ -138,9 +138,9 @@ class GatewayServer:
 
     def _app(self) -> Starlette:
         answers = self._answers()
-        routes = [Route(place, self._route(answer), methods=[method]) for (method, place), answer in answers.items()]
-        places = [f"{method} {place.replace('{model:path}', 'MODEL')}" for method, place in answers]
-        elsewhere = self._route(partial(_not_found, places))
+        routes = [Route(path, self._route(answer), methods=[method]) for (method, path), answer in answers.items()]
+        paths = [f"{method} {path.replace('{model:path}', 'MODEL')}" for method, path in answers]
+        elsewhere = self._route(partial(_not_found, paths))
         routes.append(Route("/{path:path}", elsewhere, methods=_METHODS))
         safe = [Middleware(OwnPagesOnly, hosts=self._hosts)]
         app = Starlette(routes=routes, middleware=safe, exception_handlers={HTTPException: _http_error})
@@ -235,8 +235,8 @@ def key_of(request: Request) -> str:
 
 
 async def _not_found(places: list[str], client: GatewayClient, request: Request) -> Response:
-    place = f"{request.method} {request.url.path[:80]}"
-    raise GatewayError(404, f"{place} is not supported; the gateway answers {', '.join(places)}")
+    route = f"{request.method} {request.url.path[:80]}"
+    raise GatewayError(404, f"{route} is not supported; the gateway answers {', '.join(places)}")
 
 
 def _error_response(failure: GatewayError, stays_open: bool) -> JSONResponse:
@@ -244,8 +244,8 @@ def _error_response(failure: GatewayError, stays_open: bool) -> JSONResponse:
 
     Their clients retry several statuses by default, which would only repeat the fault: a header tells them not to.
     """
-    kind = _KINDS.get(failure.status, "api_error" if failure.status >= 500 else "invalid_request_error")
-    error = {"message": str(failure), "type": kind, "param": None, "code": None}
+    error_type = _KINDS.get(failure.status, "api_error" if failure.status >= 500 else "invalid_request_error")
+    error = {"message": str(failure), "type": error_type, "param": None, "code": None}
     headers = {"x-should-retry": "false"}
     if not stays_open:
         headers["connection"] = "close"

@@ -125,13 +125,13 @@ def _nonfinite(value: object) -> tuple[str, float] | None:
     """
     if isinstance(value, float):
         return None if math.isfinite(value) else ("", value)
-    parts: Iterable[tuple[object, object]] = ()
+    items: Iterable[tuple[object, object]] = ()
     if isinstance(value, dict):
-        parts = value.items()
+        items = value.items()
     elif isinstance(value, list):
-        parts = enumerate(value)
-    for key, part in parts:
-        nonfinite = _nonfinite(part) if isinstance(part, dict | list | float) else None
+        items = enumerate(value)
+    for key, item in items:
+        nonfinite = _nonfinite(item) if isinstance(item, dict | list | float) else None
         if nonfinite is not None:
             step = f"[{key}]" if isinstance(value, list) else f".{key!s:.80}"
             return step + nonfinite[0], nonfinite[1]

@@ -30,13 +30,13 @@ def named(names: str | Sequence[str], argument: str = "environment") -> list[str
 
     Raises: InvalidArgument for what cannot be the name of a variable, or is set by gagpo.
     """
-    words = names.replace(",", " ").split() if isinstance(names, str) else list(names)
-    for name in words:
+    variables = names.replace(",", " ").split() if isinstance(names, str) else list(names)
+    for name in variables:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidArgument(f"{argument} lists names of environment variables, got {name!r:.80}")
         if name in SET_HERE:
             raise InvalidArgument(f"{argument}: gagpo sets {name} for each episode", advice="remove it from the list")
-    return words
+    return variables
 
 
 def passed(names: Iterable[str]) -> dict[str, str]:

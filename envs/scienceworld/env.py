@@ -105,9 +105,9 @@ class ScienceWorldEnv(TextEnv):
 
     def sample_action(self, rng: np.random.Generator) -> str:
         """An action of a random form about random objects that the agent sees."""
-        forms, objects = self._experiment.vocabulary()
-        words = str(rng.choice(forms)).split(" ")
-        return " ".join(str(rng.choice(objects)) if word == "OBJ" else word for word in words)
+        templates, objects = self._experiment.vocabulary()
+        tokens = str(rng.choice(templates)).split(" ")
+        return " ".join(str(rng.choice(objects)) if word == "OBJ" else word for word in tokens)
 
     def close(self) -> None:
         SIMULATOR.release(self)

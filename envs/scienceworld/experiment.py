@@ -112,9 +112,9 @@ class Experiment:
         """The forms of actions, with OBJ for an object, and the objects that the agent sees."""
         texts = self._simulator.texts
         with self._turn() as interface:
-            forms = self._unchanged(lambda: texts(interface.getPossibleActions()))
+            templates = self._unchanged(lambda: texts(interface.getPossibleActions()))
             objects = self._unchanged(lambda: texts(interface.getPossibleObjects()))
-        return sorted(forms), sorted(objects)
+        return sorted(templates), sorted(objects)
 
     def _unchanged(self, function: Callable[[], list[str]]) -> list[str]:
         """The result of a question to the simulator, without traces in its globals."""

@@ -76,8 +76,8 @@ def checked_simplifications(names: Sequence[str] | str) -> str:
     Raises:
         InvalidArgument: an unknown simplification.
     """
-    parts = names.split(",") if isinstance(names, str) else [str(name) for name in names]
-    selected = sorted({part.strip() for part in parts} - {""})
+    items = names.split(",") if isinstance(names, str) else [str(name) for name in names]
+    selected = sorted({item.strip() for item in items} - {""})
     for name in selected:
         if name not in (EASY, *SIMPLIFICATIONS):
             raise InvalidArgument(f"unknown simplification {name!r}", advice=hint(name, (EASY, *SIMPLIFICATIONS)))

@@ -231,11 +231,15 @@ def open_file(path: str) -> OpenDatabase:
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         connection.execute("PRAGMA cache_size = -20000")
         schema_rows = connection.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall()
-        names = [name for kind, name in schema_rows if kind == "table" and not name.lower().startswith("sqlite_")]
+        names = [
+            name for entry_type, name in schema_rows if entry_type == "table" and not name.lower().startswith("sqlite_")
+        ]
         tables = {name: connection.execute(columns, (name,)).fetchall() for name in names}
     except sqlite3.Error as error:
         raise BadDatabase(f"not an SQLite database ({error})", where=path) from None
-    return OpenDatabase(connection, tables, [name for kind, name in schema_rows if kind == "view"], MAX_STORED_LENGTH)
+    return OpenDatabase(
+        connection, tables, [name for entry_type, name in schema_rows if entry_type == "view"], MAX_STORED_LENGTH
+    )
 
 
 def log_of(path: Path) -> Path | None:

@@ -191,7 +191,7 @@ class SQLEnv(TextEnv):
         if name is None:
             return self._outcome("There is no such table.", valid=False)
         self._inspected_tables.append(name)
-        columns = ", ".join(f"{column} {kind}".strip() for column, kind in self._schema()[name])
+        columns = ", ".join(f"{column} {type_name}".strip() for column, type_name in self._schema()[name])
         return self._fact(f"{name}: {columns}")
 
     def _query(self, sql: str) -> Outcome:

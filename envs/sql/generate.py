@@ -47,8 +47,8 @@ def _question(rng: random.Random, name: str, kind: str, split: str, number: int,
     if " JOIN " in gold:
         question_tables = (domain.child, domain.parent)
     database = tables(domain, parents, children)
-    place = f"{name}-{kind}-{split}-{number:05d}"
-    return Question(place, split, kind, text, gold, question_tables, incomplete, database, domain=domain)
+    task_id = f"{name}-{kind}-{split}-{number:05d}"
+    return Question(task_id, split, kind, text, gold, question_tables, incomplete, database, domain=domain)
 
 
 def rows(domain: Domain, stem: str) -> tuple[list[Row], list[Row]]:
@@ -123,10 +123,10 @@ def _group(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequ
 def _above(rng: random.Random, d: Domain, parents: Sequence[Row], children: Sequence[Row]) -> tuple[str, str, str]:
     amounts = sorted(row[3] for row in children)
     bound = amounts[rng.randrange(3, len(amounts) - 3)]
-    word, sign = rng.choice([("above", ">"), ("below", "<")])
+    word, operator = rng.choice([("above", ">"), ("below", "<")])
     base = f"SELECT name FROM {d.child}"
     text = f"List the names of the {d.child} with {d.amount} {word} {bound}."
-    return text, f"{base} WHERE {d.amount} {sign} {bound}", base
+    return text, f"{base} WHERE {d.amount} {operator} {bound}", base
 
 
 _WRITERS = {

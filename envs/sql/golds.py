@@ -93,7 +93,7 @@ def _key(path: str, gold: str, *settings: object) -> str:
     """A hash of all that the result of a gold query depends on."""
     file = os.stat(path)
     absolute_path = os.path.abspath(path)
-    parts = (
+    sections = (
         absolute_path,
         file.st_size,
         file.st_mtime_ns,
@@ -103,7 +103,7 @@ def _key(path: str, gold: str, *settings: object) -> str:
         MAX_STORED_LENGTH,
         *settings,
     )
-    return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:24]
+    return hashlib.sha256(repr(sections).encode("utf-8", "replace")).hexdigest()[:24]
 
 
 T = TypeVar("T")

@@ -20,15 +20,15 @@ def literals_of(sql: str, columns: Collection[str]) -> dict[str, list[Any]]:
     {'b': ['x'], 'c': [2.5], 'd': ['yaz']}
     """
     names = {column.lower() for column in columns}
-    parts = list(_joined(sql))
+    tokens = list(_joined(sql))
     literals: dict[str, list[Any]] = {}
-    column = next((name for name in map(_name, parts) if name in names), None)
-    for place, part in enumerate(parts):
-        before = parts[place - 1].lower() if place else ""
-        if _name(part) in names:
-            column = _name(part)
+    column = next((name for name in map(_name, tokens) if name in names), None)
+    for index, token in enumerate(tokens):
+        before = tokens[index - 1].lower() if index else ""
+        if _name(token) in names:
+            column = _name(token)
             continue
-        value = _value(part)
+        value = _value(token)
         if value is None or column is None or before in _COUNTS:
             continue
         if isinstance(value, str) and before in ("like", "glob"):

@@ -48,10 +48,10 @@ def mutants(gold: str, schema: Mapping[str, Sequence[str]], run_query: RunQuery)
     makers = (_conditions, _joins, _distinct, _aggregates, _columns, _orders, _groups, _read_off)
     queries = {gold}
     for maker in makers:
-        for kind, sql in maker(clauses, schema, run_query):
+        for change, sql in maker(clauses, schema, run_query):
             if sql not in queries:
                 queries.add(sql)
-                yield kind, sql
+                yield change, sql
 
 
 Clauses = Mapping[str, str]
@@ -61,18 +61,18 @@ Mutants = Iterator[tuple[str, str]]
 def _query(clauses: Clauses, **changes: str) -> str:
     """The query with these clauses, some of them changed; empty ones are left out."""
     q = {**clauses, **changes}
-    parts = [f"SELECT {q['distinct']}{q['columns']} FROM {q['table']}"]
+    clauses_of_query = [f"SELECT {q['distinct']}{q['columns']} FROM {q['table']}"]
     if q["join_table"]:
-        parts.append(f"JOIN {q['join_table']}{' ON ' if q['on'] else ''}{q['on']}")
+        clauses_of_query.append(f"JOIN {q['join_table']}{' ON ' if q['on'] else ''}{q['on']}")
     if q["where"]:
-        parts.append(f"WHERE {q['where']}")
+        clauses_of_query.append(f"WHERE {q['where']}")
     if q["group"]:
-        parts.append(f"GROUP BY {q['group']}")
+        clauses_of_query.append(f"GROUP BY {q['group']}")
     if q["order"]:
-        parts.append(f"ORDER BY {q['order']} {q['direction']}".rstrip())
+        clauses_of_query.append(f"ORDER BY {q['order']} {q['direction']}".rstrip())
     if q["limit"]:
-        parts.append(f"LIMIT {q['limit']}")
-    return " ".join(parts)
+        clauses_of_query.append(f"LIMIT {q['limit']}")
+    return " ".join(clauses_of_query)
 
 
 def _qualified(q: Clauses, table: str, column: str) -> str:
@@ -87,15 +87,15 @@ def _conditions(q: Clauses, schema: Mapping[str, Sequence[str]], run_query: RunQ
     condition = _CONDITION.fullmatch(q["where"])
     if condition is None:
         return
-    operand, sign, value = condition.groups()
-    for other_sign in _OTHER_SIGNS[sign]:
+    operand, operator, value = condition.groups()
+    for other_sign in _OTHER_SIGNS[operator]:
         yield "condition turned", _query(q, where=f"{operand} {other_sign} {value}")
-    if sign != "=" and value.isdigit():
+    if operator != "=" and value.isdigit():
         for bound in (int(value) - 1, int(value) + 1):
-            yield "bound one off", _query(q, where=f"{operand} {sign} {bound}")
+            yield "bound one off", _query(q, where=f"{operand} {operator} {bound}")
     table = q["join_table"] or q["table"]
     for column in schema[table]:
-        yield "condition on another column", _query(q, where=f"{_qualified(q, table, column)} {sign} {value}")
+        yield "condition on another column", _query(q, where=f"{_qualified(q, table, column)} {operator} {value}")
 
 
 def _joins(q: Clauses, schema: Mapping[str, Sequence[str]], run_query: RunQuery) -> Mutants:
@@ -172,9 +172,9 @@ def _orders(q: Clauses, schema: Mapping[str, Sequence[str]], run_query: RunQuery
     yield "order dropped", _query(q, order="", direction="")
     for column in schema[q["table"]]:
         for direction in ("ASC", "DESC"):
-            kind = "order reversed" if column == q["order"] else "order by another column"
+            change = "order reversed" if column == q["order"] else "order by another column"
             if (column, direction) != (q["order"], q["direction"] or "ASC"):
-                yield kind, _query(q, order=column, direction=direction)
+                yield change, _query(q, order=column, direction=direction)
     if q["limit"]:
         yield "LIMIT dropped", _query(q, limit="")
 

@@ -46,7 +46,7 @@ def perturb(sample: Sample, gold: str, number: int) -> OpenDatabase:
         BadDatabase: a copy takes too long, or a constraint cannot be met.
     """
     size = _SIZES[number // len(_RATES)]
-    kind = number % len(_RATES)
+    variant = number % len(_RATES)
     rng = random.Random(f"{VERSION} {sample.digest} {gold} {number}")
     names = {column.name for table in sample.tables for column in table.columns}
     literals = literals_of(gold, names)
@@ -58,8 +58,8 @@ def perturb(sample: Sample, gold: str, number: int) -> OpenDatabase:
         connection.execute("BEGIN")
         for table in _parents_first(sample.tables):
             max_rows = max(5, min(size, _ALL_ROWS // len(sample.tables)))
-            filler = _TableFiller(table, literals, _RATES[kind], rows, rng)
-            rows[table.name] = filler.fill(connection, max_rows, _MIN_FRACTIONS[kind])
+            filler = _TableFiller(table, literals, _RATES[variant], rows, rng)
+            rows[table.name] = filler.fill(connection, max_rows, _MIN_FRACTIONS[variant])
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         connection.close()
@@ -169,8 +169,8 @@ class _TableFiller:
         min_fraction: the least fraction of the table's rows that a copy has.
         """
         names = ", ".join(quote_identifier(column.name) for column in self._table.columns)
-        places = ", ".join("?" * len(self._table.columns))
-        statement = f"INSERT OR IGNORE INTO {quote_identifier(self._table.name)} ({names}) VALUES ({places})"
+        slots = ", ".join("?" * len(self._table.columns))
+        statement = f"INSERT OR IGNORE INTO {quote_identifier(self._table.name)} ({names}) VALUES ({slots})"
         for template in self._templates(max_rows, min_fraction):
             for _ in range(_TRIES):
                 row = self._draw(template)
@@ -242,4 +242,4 @@ class _TableFiller:
 
 
 def _keys(link: ForeignKey, rows: Sequence[Row]) -> list[Row]:
-    return [tuple(row[place] for place in link.parent_columns) for row in rows]
+    return [tuple(row[column] for column in link.parent_columns) for row in rows]

@@ -76,7 +76,7 @@ class QueryProcess:
         timeout = 60 + 20 * (bounds.seconds + GOLD.seconds)
         for may_retry in (True, False):
             try:
-                kind, value = self._child.ask(request, timeout)
+                status, value = self._child.ask(request, timeout)
                 break
             except ChildEnded as error:
                 if error.status == -signal.SIGPROF:
@@ -85,9 +85,9 @@ class QueryProcess:
                     raise BadDatabase(f"{request[1]!s:.200}: opening it and its gold query take too long") from None
                 if not may_retry:  # the first time, the cause may be outside the query
                     raise QueryFailed("the query ends the process that it runs in") from None
-        if kind == "fault":
+        if status == "fault":
             raise BadDatabase(value)
-        if kind == "failed":
+        if status == "failed":
             raise QueryFailed(value)
         return value
 

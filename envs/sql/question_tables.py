@@ -92,8 +92,8 @@ def _with_layouts(message: str, source: Path) -> str:
 
 
 def _add(rows: dict[str, list[PlacedQuestion | BadSource]], row: PlacedQuestion, split: str) -> None:
-    place, question = row
-    rows[split].append((place, replace(question, id=f"{split}-{question.id}", split=split)))
+    row_name, question = row
+    rows[split].append((row_name, replace(question, id=f"{split}-{question.id}", split=split)))
 
 
 def _distinct(rows: Iterable[PlacedQuestion | BadSource]) -> Iterator[PlacedQuestion | BadSource]:
@@ -115,11 +115,11 @@ def _read_files(
         return file_rows(path, "'question', 'query' and 'database'")
 
     for count, (path, number, row) in enumerate(folder_rows(paths, rows_of), 1):
-        place = f"{path}, row {number}"
+        row_name = f"{path}, row {number}"
         try:
-            yield place, _question(f"{count:06d}", row, columns, databases, folder)
+            yield row_name, _question(f"{count:06d}", row, columns, databases, folder)
         except (BadDatabase, ValueError) as error:
-            yield BadSource(error, where=place)
+            yield BadSource(error, where=row_name)
 
 
 def _question(
@@ -134,12 +134,12 @@ def _question(
     gold = _text(row, "query", columns)
     path = _database(row, columns, databases, folder)
     evidence = _text(row, "evidence", columns, required=False)
-    kind = _text(row, "type", columns, required=False)[:100] or path.stem
+    difficulty = _text(row, "type", columns, required=False)[:100] or path.stem
     split_name = _text(row, "split", columns, required=False).strip().lower()
     split = "unseen" if split_name == "unseen" else SPLIT_WORDS.get(split_name, "")
     if split_name and not split:
         raise InvalidArgument(f"unknown split {split_name!r:.80}", advice=f"choose one of {', '.join(SPLITS)}")
-    return Question(name, split, kind, text, gold, (), "", str(with_log(path)), evidence)
+    return Question(name, split, difficulty, text, gold, (), "", str(with_log(path)), evidence)
 
 
 def _text(row: Row, field: str, columns: Mapping[str, str], required: bool = True) -> str:

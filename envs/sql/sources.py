@@ -90,12 +90,12 @@ def load_questions(
 
 def _warn_of(questions: list[Question], path: Path) -> None:
     """Name the questions that have no hidden database."""
-    places = [f"row {int(question.id.rpartition('-')[2])} ({question.text[:60]!r})" for question in questions]
-    more = f" and {len(places) - _MAX_NAMED} more" if len(places) > _MAX_NAMED else ""
+    row_names = [f"row {int(question.id.rpartition('-')[2])} ({question.text[:60]!r})" for question in questions]
+    more = f" and {len(row_names) - _MAX_NAMED} more" if len(row_names) > _MAX_NAMED else ""
     plural = "s" if len(questions) > 1 else ""
     log.warning(
         "%s: no hidden database for %d question%s, so a constant answer can be right: %s%s",
-        *(path, len(questions), plural, ", ".join(places[:_MAX_NAMED]), more),
+        *(path, len(questions), plural, ", ".join(row_names[:_MAX_NAMED]), more),
     )
 
 
@@ -113,17 +113,17 @@ def _questions(
         raise BadSource("must hold a list of questions", where=path)
     contents: set[tuple[object, ...]] = set()
     for number, record in enumerate(records):
-        place = f"{path}, row {number}"
+        row_name = f"{path}, row {number}"
         try:
-            record = _with_usual_keys(record, columns, place)
-            question = _question(record, place, roots, f"{split}-{number:06d}", split)
+            record = _with_usual_keys(record, columns, row_name)
+            question = _question(record, row_name, roots, f"{split}-{number:06d}", split)
         except BadSource as error:
             yield error
             continue
         content = (question.text, question.gold, question.database)
         if content not in contents:
             contents.add(content)
-            yield place, question
+            yield row_name, question
 
 
 def _with_usual_keys(record: Any, columns: dict[str, str], place: str) -> Any:
@@ -157,8 +157,8 @@ def _question(record: Any, place: str, roots: list[Path], name: str, split: str)
         if isinstance(value, float) and not math.isfinite(value):
             raise BadSource(f"key {key!r} must be a text (got {value})", where=place)
     evidence = _sound(str(record.get("evidence") or ""), "evidence", place)
-    kind = _sound(str(record.get("difficulty") or record.get("hardness") or folder)[:100], "difficulty", place)
-    return Question(name, split, kind, text, gold, (), "", str(database), evidence)
+    difficulty = _sound(str(record.get("difficulty") or record.get("hardness") or folder)[:100], "difficulty", place)
+    return Question(name, split, difficulty, text, gold, (), "", str(database), evidence)
 
 
 def _text(record: dict[str, Any], key: str, place: str) -> str:

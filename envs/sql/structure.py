@@ -108,7 +108,9 @@ def _read(connection: sqlite3.Connection, path: str) -> Sample:
     schema_rows = connection.execute(
         "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
     ).fetchall()
-    table_definitions = {name: sql for kind, name, sql in schema_rows if kind == "table" and _is_plain(name, sql)}
+    table_definitions = {
+        name: sql for entry_type, name, sql in schema_rows if entry_type == "table" and _is_plain(name, sql)
+    }
     if len(table_definitions) > MAX_TABLES:
         raise BadDatabase(
             f"has {len(table_definitions)} tables", where=path, advice=f"at most {MAX_TABLES} can be copied"
@@ -122,8 +124,8 @@ def _read(connection: sqlite3.Connection, path: str) -> Sample:
         links = _links(connection, name, columns)
         links += _implied_links(name, columns, rows, bounds.rows, {link.columns for link in links})
         tables.append(SampledTable(name, table_definitions[name], table_columns, tuple(links), rows[name]))
-    definitions = [sql for kind, _, sql in schema_rows if kind in ("index", "view")]
-    views = tuple(name for kind, name, _ in schema_rows if kind == "view")
+    definitions = [sql for entry_type, _, sql in schema_rows if entry_type in ("index", "view")]
+    views = tuple(name for entry_type, name, _ in schema_rows if entry_type == "view")
     return Sample(path, tuple(tables), tuple(definitions), views)
 
 
@@ -143,8 +145,8 @@ def _columns(connection: sqlite3.Connection, table: str) -> tuple[TableColumn, .
         if len(names) == 1:
             unique.add(names[0][0])
     return tuple(
-        TableColumn(name, _affinity(kind), bool(required or pk), name in unique)
-        for name, kind, required, pk, hidden in column_rows
+        TableColumn(name, _affinity(type_name), bool(required or pk), name in unique)
+        for name, type_name, required, pk, hidden in column_rows
         if not hidden
     )
 
@@ -152,13 +154,13 @@ def _columns(connection: sqlite3.Connection, table: str) -> tuple[TableColumn, .
 def _affinity(kind: str) -> str:
     """The affinity of a declared type, by section 3.1 of https://www.sqlite.org/datatype3.html."""
     kind = kind.upper()
-    for parts, affinity in (
+    for substrings, affinity in (
         (("INT",), "INTEGER"),
         (("CHAR", "CLOB", "TEXT"), "TEXT"),
         (("BLOB",), "BLOB"),
         (("REAL", "FLOA", "DOUB"), "REAL"),
     ):
-        if any(part in kind for part in parts):
+        if any(substring in kind for substring in substrings):
             return affinity
     return "NUMERIC" if kind else "BLOB"
 
@@ -179,10 +181,10 @@ def _links(connection: sqlite3.Connection, table: str, columns: Columns) -> list
         if None in targets:  # the primary key
             primary = "SELECT name FROM pragma_table_info(?) WHERE pk ORDER BY pk"
             targets = [name for (name,) in connection.execute(primary, (parent,))]
-        places = _places([source for _, _, source, _ in pairs], columns[table])
+        indices = _places([source for _, _, source, _ in pairs], columns[table])
         parent_places = _places(targets, columns[parent])
-        if places and len(places) == len(parent_places) == len(pairs):
-            links.append(ForeignKey(places, parent, parent_places))
+        if indices and len(indices) == len(parent_places) == len(pairs):
+            links.append(ForeignKey(indices, parent, parent_places))
     return links
 
 
@@ -220,8 +222,8 @@ def _is_named_after(column: TableColumn, parent: str, key: TableColumn) -> bool:
 
 
 def _places(names: list[str], columns: tuple[TableColumn, ...]) -> tuple[int, ...]:
-    places = {column.name.lower(): place for place, column in enumerate(columns)}
-    return tuple(places[name.lower()] for name in names if name.lower() in places)
+    index_of = {column.name.lower(): index for index, column in enumerate(columns)}
+    return tuple(index_of[name.lower()] for name in names if name.lower() in index_of)
 
 
 class _Bounds:

@@ -158,13 +158,13 @@ def _other_text(text: str, rng: random.Random, texts: Sequence[str]) -> str:
             return text
     if any(sign.isdecimal() for sign in text):
         return "".join(str(rng.randint(1, 9)) if sign in "123456789" else sign for sign in text)
-    words = text.split(" ")
+    tokens = text.split(" ")
     other_words = rng.choice(texts).split(" ")
-    if len(words) > 1 and len(other_words) > 1 and rng.random() < 0.7:
-        return " ".join([*words[:-1], other_words[-1]])
-    places = [place for place, sign in enumerate(text) if sign.isalpha()]
-    if not places:
+    if len(tokens) > 1 and len(other_words) > 1 and rng.random() < 0.7:
+        return " ".join([*tokens[:-1], other_words[-1]])
+    indices = [index for index, sign in enumerate(text) if sign.isalpha()]
+    if not indices:
         return text + rng.choice("abcdefgh")
-    place = rng.choice(places)
+    index = rng.choice(indices)
     letter = rng.choice("abcdefghiklmnoprstuvwy")
-    return text[:place] + (letter.upper() if text[place].isupper() else letter) + text[place + 1 :]
+    return text[:index] + (letter.upper() if text[index].isupper() else letter) + text[index + 1 :]

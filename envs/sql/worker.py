@@ -67,7 +67,7 @@ class _Databases:
 
     def __init__(self) -> None:
         self._open: dict[str, OrderedDict[Any, tuple[Database, dict[str, Result]]]] = {
-            kind: OrderedDict() for kind in _MAX_OPEN
+            source_type: OrderedDict() for source_type in _MAX_OPEN
         }
         self._samples: OrderedDict[Any, Sample] = OrderedDict()
 
@@ -75,11 +75,11 @@ class _Databases:
         return self._get(source)[0]
 
     def _get(self, source: Source | Copy) -> tuple[Database, dict[str, Result]]:
-        kind = _kind(source)
+        source_type = _kind(source)
         key = _version(source)
-        databases = self._open[kind]
+        databases = self._open[source_type]
         if key not in databases:
-            while len(databases) >= _MAX_OPEN[kind]:
+            while len(databases) >= _MAX_OPEN[source_type]:
                 databases.popitem(last=False)[1][0].close()
             databases[key] = (self._open_source(source), {})
         databases.move_to_end(key)

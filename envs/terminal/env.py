@@ -327,7 +327,7 @@ def _require_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 def _levels(levels: Sequence[int] | int) -> tuple[int, ...]:
     chosen = (levels,) if isinstance(levels, int) else tuple(levels)
-    highest = max(kind.levels for kind in FAMILIES.values())
+    highest = max(family.levels for family in FAMILIES.values())
     if not chosen or not all(isinstance(level, int) and 1 <= level <= highest for level in chosen):
         raise InvalidArgument(f"levels must be numbers from 1 to {highest} (got {levels!r:.80})", key="levels")
     return tuple(sorted(set(chosen)))

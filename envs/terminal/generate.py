@@ -62,13 +62,15 @@ def generate_tasks(
 
     invent: the names in each task are made up.
     """
-    pairs = [(kind.name, level) for kind in families_of(families, split) for level in levels if level <= kind.levels]
+    pairs = [
+        (family.name, level) for family in families_of(families, split) for level in levels if level <= family.levels
+    ]
     advice = f"No family of {split} has one of the levels {list(levels)}."
-    words = INVENTED if invent else split
+    vocabulary = INVENTED if invent else split
     tasks = []
     for number in range(size if pairs else 0):
         name, level = pairs[number % len(pairs)]
-        task_id = f"{name}-{level}-{words}-{number // len(pairs):06}-{seed}"
+        task_id = f"{name}-{level}-{vocabulary}-{number // len(pairs):06}-{seed}"
         digest = hashlib.sha256(f"{VERSION} {task_id}".encode()).hexdigest()[:16]
         tasks.append(Task(task_id, split, name, digest, level=level))
     return TaskSet(split, tasks, advice)
@@ -81,8 +83,8 @@ def exercise(task_id: str) -> Exercise:
     Raises UnknownTask for an id that no task has.
     """
     name, *numbers = task_id.rsplit("-", 4)
-    kind = FAMILIES.get(name)
-    if kind is None or len(numbers) != 4 or not numbers[0].isdigit() or numbers[1] not in (*SPLITS, INVENTED):
+    family = FAMILIES.get(name)
+    if family is None or len(numbers) != 4 or not numbers[0].isdigit() or numbers[1] not in (*SPLITS, INVENTED):
         raise UnknownTask(f"no generated task has the id {task_id!r:.200}")
     rng = random.Random(f"{VERSION} {task_id}")
-    return kind.make(rng, min(int(numbers[0]), kind.levels), SplitWords(rng, numbers[1]))
+    return family.make(rng, min(int(numbers[0]), family.levels), SplitWords(rng, numbers[1]))

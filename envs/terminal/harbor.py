@@ -239,15 +239,15 @@ def _copied(dockerfile: Path, context: Tree) -> dict[str, Node]:
     tree: dict[str, Node] = {}
     text = _text(dockerfile).replace("\\\n", " ")
     for number, line in enumerate(text.splitlines(), 1):
-        word, _, rest = line.strip().partition(" ")
-        instruction, parts = word.upper(), rest.split()
+        word, _, remainder = line.strip().partition(" ")
+        instruction, arguments = word.upper(), remainder.split()
         if not word or word.startswith("#") or instruction in IGNORED:
             continue
-        image = posixpath.basename(parts[0]).partition(":")[0] if parts else ""
+        image = posixpath.basename(arguments[0]).partition(":")[0] if arguments else ""
         is_known = (
             (instruction == "FROM" and image in BASES)
-            or (instruction == "WORKDIR" and parts == [WORKING_FOLDER])
-            or (instruction in ("COPY", "ADD") and len(parts) == 2 and not rest.startswith(("-", "[")))
+            or (instruction == "WORKDIR" and arguments == [WORKING_FOLDER])
+            or (instruction in ("COPY", "ADD") and len(arguments) == 2 and not remainder.startswith(("-", "[")))
         )
         if not is_known:
             raise BadTaskFolder(
@@ -258,7 +258,7 @@ def _copied(dockerfile: Path, context: Tree) -> dict[str, Node]:
                 ),
             )
         if instruction in ("COPY", "ADD"):
-            tree |= _copy(parts[0], parts[1], context, f"{dockerfile}, line {number}")
+            tree |= _copy(arguments[0], arguments[1], context, f"{dockerfile}, line {number}")
     return tree
 
 

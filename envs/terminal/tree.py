@@ -61,9 +61,9 @@ def to_wire(tree: Tree, below: str = "app") -> list[Wire]:
             raise InvalidArgument(
                 f"the path {path!r:.100} leads out of the tree", advice="use a relative path without '..'"
             )
-        parts = path.split("/")
-        for depth in range(1, len(parts)):
-            complete.setdefault("/".join(parts[:depth]), folder())
+        names = path.split("/")
+        for depth in range(1, len(names)):
+            complete.setdefault("/".join(names[:depth]), folder())
         complete[path] = tree[path]
     return [
         (
@@ -85,9 +85,9 @@ def from_wire(entries: list[Wire], below: str = "app") -> dict[str, Node]:
     """The tree below a folder of an episode."""
     prefix = below.encode() + b"/"
     tree = {}
-    for path, kind, mode, content, changed in entries:
+    for path, entry_type, mode, content, changed in entries:
         if path.startswith(prefix):
-            target = content.removeprefix(prefix) if kind == "h" else content
+            target = content.removeprefix(prefix) if entry_type == "h" else content
             name = path.removeprefix(prefix).decode("utf-8", "surrogateescape")
-            tree[name] = Node(kind, mode, target, changed / 1e9)
+            tree[name] = Node(entry_type, mode, target, changed / 1e9)
     return tree

@@ -148,5 +148,5 @@ def _number(text: str) -> float:
 
 
 def _kind(value: JsonValue) -> str:
-    kinds = {bool: "true or false", str: "a text", list: "a list", dict: "an object", type(None): "null"}
-    return kinds.get(type(value), "a number")
+    descriptions = {bool: "true or false", str: "a text", list: "a list", dict: "an object", type(None): "null"}
+    return descriptions.get(type(value), "a number")

@@ -172,16 +172,16 @@ def _tasks(split: str) -> TaskSet:
     pairs = list(itertools.combinations(ITEMS, 2))
     split_pairs = [pair for number, pair in enumerate(pairs) if (number % _TEST == 0) == (split == "test")]
     ordered = [order for pair in split_pairs for order in (pair, pair[::-1])]
-    names = sorted("-".join([kind, *pair]) for kind in QUESTIONS for pair in ordered)
+    names = sorted("-".join([question, *pair]) for question in QUESTIONS for pair in ordered)
     return TaskSet(split, [Task(name, split, name.partition("-")[0], digest=name) for name in names])
 
 
 def _parse_line(line: str) -> ToolCall:
     """Parse a line of the text form: a tool's name followed by its arguments."""
-    name, *words = line.split()[:4] or [""]
+    name, *tokens = line.split()[:4] or [""]
     names = list(find_tool(TOOLS, name).parameters["properties"])
-    if len(words) != len(names):
+    if len(tokens) != len(names):
         raise CallError(f"say {' '.join([name, *names])}")
     numbers = name == "add"
-    values: list[JsonValue] = [int(x) if numbers and x.isascii() and x.isdigit() and len(x) < 4 else x for x in words]
+    values: list[JsonValue] = [int(x) if numbers and x.isascii() and x.isdigit() and len(x) < 4 else x for x in tokens]
     return ToolCall(name, dict(zip(names, values, strict=True)))

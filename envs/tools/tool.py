@@ -87,8 +87,8 @@ class Tool:
             return self.model.model_validate_json(json.dumps(arguments, ensure_ascii=False))
         except ValidationError as error:
             problem = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, problem["loc"]))
-            where = f"argument {quoted(place)} of {self.name}" if place else f"the arguments of {self.name}"
+            key = ".".join(map(str, problem["loc"]))
+            where = f"argument {quoted(key)} of {self.name}" if key else f"the arguments of {self.name}"
             remainder = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
             raise CallError(f"{problem['msg']}{remainder}", where=where) from None
 
@@ -128,17 +128,17 @@ def _value(schema: object, rng: np.random.Generator, definitions: Mapping[str, A
         if isinstance(choices, list) and choices:
             choice = choices[int(rng.integers(len(choices)))]
             return cast(JsonValue, choice) if key == "enum" else _value(choice, rng, definitions, depth)
-    kind = fields.get("type") if depth else "string"
-    if kind == "integer":
+    type_name = fields.get("type") if depth else "string"
+    if type_name == "integer":
         low = fields.get("minimum", 0)
         return (int(low) if isinstance(low, int) else 0) + int(rng.integers(0, 10))
-    if kind == "number":
+    if type_name == "number":
         return round(float(rng.normal(0, 10)), 2)
-    if kind in ("boolean", "null"):
-        return bool(rng.integers(2)) if kind == "boolean" else None
-    if kind == "array":
+    if type_name in ("boolean", "null"):
+        return bool(rng.integers(2)) if type_name == "boolean" else None
+    if type_name == "array":
         return [_value(fields.get("items"), rng, definitions, depth - 1) for _ in range(int(rng.integers(3)))]
-    if kind == "object":
+    if type_name == "object":
         properties = cast(Mapping[str, Any], fields.get("properties") or {})
         return {str(name): _value(item_schema, rng, definitions, depth - 1) for name, item_schema in properties.items()}
     return _WORDS[int(rng.integers(len(_WORDS)))]

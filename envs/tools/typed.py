@@ -34,16 +34,16 @@ def read_typed(line: str, tools: Sequence[Tool]) -> ToolCall:
     if line.lstrip().startswith("{"):
         return read_call(line)
     try:
-        words = shlex.split(line)
+        tokens = shlex.split(line)
     except ValueError as error:
         raise CallError(f"{error}: close the quote") from None
-    if not words:
+    if not tokens:
         raise CallError("type the name of a tool")
-    tool = find_tool(tools, words[0])
+    tool = find_tool(tools, tokens[0])
     properties = _properties(tool)
     texts: dict[str, str] = {}
     in_order: list[str] = []
-    for word in words[1:]:
+    for word in tokens[1:]:
         name, equals, text = word.partition("=")
         if equals and name in properties and name not in texts:
             texts[name] = text

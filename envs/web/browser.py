@@ -49,7 +49,7 @@ _WHY = {
 def _preparation() -> str:
     """The script that runs in every document before its own."""
     folder = files("gagpo.envs.web") / "scripts"
-    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
+    scripts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
     calls = "".join(f"{name}(gagpo); " for name in _SCRIPTS)
     style = (
         "const sheet = new CSSStyleSheet(); sheet.replaceSync('*, *::before, *::after {transition: none !important; "
@@ -58,7 +58,7 @@ def _preparation() -> str:
         "document.adoptedStyleSheets = [sheet];"
     )
     define = "Object.defineProperty(window, '__gagpo', {value: Object.freeze(gagpo)});"
-    body = "\n".join(parts)
+    body = "\n".join(scripts)
     return f"(() => {{ if (window.__gagpo) return; {body}\nconst gagpo = {{}}; {calls}{define} {style} }})()"
 
 

@@ -181,6 +181,6 @@ def _result(answer: dict[str, Any]) -> Any:
 
 
 def _failure(text: str) -> Exception:
-    if any(words in text for words in _NAVIGATED):
+    if any(pattern in text for pattern in _NAVIGATED):
         return Navigated(text)
     return BrowserLost(f"the browser ended: {text[:_SHORT]}")

@@ -122,8 +122,8 @@ def installed_version() -> str:
 def check_grid(grid: str) -> str:
     """The address of a grid; raises InvalidArgument."""
     try:
-        parts = urlsplit(grid)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        address = urlsplit(grid)
+        valid = address.scheme in ("http", "https") and bool(address.hostname) and (address.port or 1) > 0
     except ValueError:
         valid = False
     if not valid:

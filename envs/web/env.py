@@ -218,21 +218,21 @@ class WebEnv(TextEnv):
 
     def _key(self, hidden: str) -> str:
         task = self.task.id if self.task is not None else ""
-        parts = [task, self.browser.page.key, hidden]
+        values = [task, self.browser.page.key, hidden]
         if self.state == "history":
             # An action that is invalid counts, too: it moves the page's clock on.
-            parts = [task, *("-" if command is None else str(command) for command in self._commands)]
-        content = "\0".join(parts)
+            values = [task, *("-" if command is None else str(command) for command in self._commands)]
+        content = "\0".join(values)
         return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()[:32]
 
     def _offered(self) -> list[Command]:
         """What can be done with the page: clicks, choices, typing words of the instruction, scrolling."""
         page = self.browser.page
-        words = list(dict.fromkeys([*_QUOTED.findall(self.instruction), *_WORD.findall(self.instruction)]))
+        texts = list(dict.fromkeys([*_QUOTED.findall(self.instruction), *_WORD.findall(self.instruction)]))
         commands: list[Command] = []
         for line in page.lines:
             if line.usable:
-                commands += _uses(line, words[:_TYPED_WORDS])
+                commands += _uses(line, texts[:_TYPED_WORDS])
         up, down = page.can_scroll
         commands += [Command("scroll", text="up")] * up + [Command("scroll", text="down")] * down
         return commands or [Command("press", text="Tab")]

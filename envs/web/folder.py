@@ -105,14 +105,14 @@ def was_typed(text: str, typed: Sequence[str]) -> bool:
     >>> was_typed("Done", ["D", "o", "n", "e"]), was_typed("Done", ["Do<b>n</b>e"])
     (True, True)
     """
-    pieces = ["".join(typed).casefold(), " ".join(typed).casefold()]
-    words = re.findall(r"\w+", text.casefold()) or [text.casefold().strip()]
-    if all(any(word in piece for piece in pieces) for word in words):
+    typed_texts = ["".join(typed).casefold(), " ".join(typed).casefold()]
+    tokens = re.findall(r"\w+", text.casefold()) or [text.casefold().strip()]
+    if all(any(word in typed_text for typed_text in typed_texts) for word in tokens):
         return True
-    if not any(_MARKUP.search(piece) for piece in typed):
+    if not any(_MARKUP.search(typed_text) for typed_text in typed):
         return False
-    letters = iter(html.unescape(pieces[0]))
-    return all(letter in letters for letter in "".join(words))
+    letters = iter(html.unescape(typed_texts[0]))
+    return all(letter in letters for letter in "".join(tokens))
 
 
 class WebTask(Options):
@@ -190,8 +190,8 @@ class Folder:
 
     def _file(self, start: str) -> Path:
         root = self.folder.resolve()
-        place = (root / start.partition("?")[0].lstrip("/")).resolve()
-        return place if place.is_relative_to(root) else root
+        path = (root / start.partition("?")[0].lstrip("/")).resolve()
+        return path if path.is_relative_to(root) else root
 
     def _task_digest(self, task: WebTask) -> str:
         content = f"{self._content} {task.model_dump_json(exclude={'id', 'split', 'expert'})}"
@@ -205,19 +205,19 @@ def _read(path: Path) -> list[WebTask]:
     tasks: dict[str, WebTask] = {}
     for number, row in enumerate(rows, 1):
         task_id = row.get("id") if isinstance(row, dict) else None
-        place = f"{path}, task {number}"
+        task_name = f"{path}, task {number}"
         if isinstance(task_id, str) and task_id:
-            place = f"{path}, task {task_id:.80}"
+            task_name = f"{path}, task {task_id:.80}"
         try:
             task = WebTask.model_validate(row)
             for action in task.expert:
                 parse(action)
         except ValidationError as error:
-            raise InvalidArgument(explain(error, WebTask.model_fields, place)) from None
+            raise InvalidArgument(explain(error, WebTask.model_fields, task_name)) from None
         except CallError as error:
-            raise InvalidArgument(f"expert: {error}", where=place) from None
+            raise InvalidArgument(f"expert: {error}", where=task_name) from None
         if task.id in tasks:
-            raise InvalidArgument("another task has this id", where=place)
+            raise InvalidArgument("another task has this id", where=task_name)
         tasks[task.id] = task
     return list(tasks.values())
 

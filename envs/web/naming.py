@@ -35,8 +35,8 @@ def parse_named(action: str, page: WebPage) -> Command:
     """
     action = action.strip()
     if match := _CLICK_OR_SELECT.fullmatch(action):
-        kind: Name = "click" if match[1] == "click" else "select"
-        return Command(kind, number_of(page, match[2], kind))
+        name: Name = "click" if match[1] == "click" else "select"
+        return Command(name, number_of(page, match[2], name))
     if match := _TYPE.fullmatch(action):
         return typed(number_of(page, match[1], "type"), match[2] or "")
     return parse(action, "NAME")
@@ -68,8 +68,8 @@ def write_named(command: Command, page: WebPage) -> str:
         return str(command)
     if number_of(page, line.name, command.name) != command.number:
         return str(command)
-    words = f" {command.text}" if command.name == "type" else ""
-    return f"{command.name}[{line.name}]{words}"
+    suffix = f" {command.text}" if command.name == "type" else ""
+    return f"{command.name}[{line.name}]{suffix}"
 
 
 def _fits(line: Line, kind: Name) -> bool:

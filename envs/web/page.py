@@ -47,17 +47,17 @@ class Line:
         """
         if self.role == "text":
             return self.name
-        parts = [f"[{self.number}]"] if self.number else []
-        parts.append(self.role)
+        texts = [f"[{self.number}]"] if self.number else []
+        texts.append(self.role)
         if self.role == "option":
-            parts.append(self.name)
+            texts.append(self.name)
         elif self.name:
-            parts.append(f'"{self.name}"')
+            texts.append(f'"{self.name}"')
         if self.value is not None:
-            parts.append(f'= "{self.value}"')
+            texts.append(f'= "{self.value}"')
         if self.states:
-            parts.append(f"({', '.join(self.states)})")
-        return " ".join(part for part in parts if part)
+            texts.append(f"({', '.join(self.states)})")
+        return " ".join(part for part in texts if part)
 
     @property
     def usable(self) -> bool:

@@ -76,17 +76,17 @@ class Files:
     def _read(self, path: str) -> PageResponse:
         root = self.root.resolve()
         with suppress(OSError, ValueError):
-            place = (root / path.lstrip("/")).resolve()
-            if place.is_dir():
-                place = (place / "index.html").resolve()
-            if not place.is_relative_to(root) or not place.is_file() or place.stat().st_size > MOST_FILE:
+            file = (root / path.lstrip("/")).resolve()
+            if file.is_dir():
+                file = (file / "index.html").resolve()
+            if not file.is_relative_to(root) or not file.is_file() or file.stat().st_size > MOST_FILE:
                 return NOT_FOUND
-            kind = mimetypes.guess_type(place.name)[0] or "application/octet-stream"
-            if not kind.startswith(_SHOWN):
+            media_type = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+            if not media_type.startswith(_SHOWN):
                 return message("Files of this kind cannot be shown.", 415)
-            lasting = self.lasting and kind != "text/html"
-            full_kind = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
-            return PageResponse(place.read_bytes(), full_kind, lasting=lasting)
+            lasting = self.lasting and media_type != "text/html"
+            full_kind = f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type
+            return PageResponse(file.read_bytes(), full_kind, lasting=lasting)
         return NOT_FOUND
 
 

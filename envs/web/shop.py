@@ -97,13 +97,13 @@ class ShopSite:
         state = self.states.get(request.path)
         if state is None:
             return NOT_FOUND
-        words = fields(request.form).get("q")
-        if words is not None:
-            results = self.shop.search(state, words)
+        query = fields(request.form).get("q")
+        if query is not None:
+            results = self.shop.search(state, query)
             return PageResponse(location=self._path(results or state))
-        pieces = self.shop.page(state).elements
+        elements = self.shop.page(state).elements
         goal = self.shop.goal(state.task).instruction
-        body = "\n".join(self._html(state, piece) for piece in pieces if not _is_instruction(piece, goal))
+        body = "\n".join(self._html(state, element) for element in elements if not _is_instruction(element, goal))
         page = (
             f"<!doctype html><html lang=en><meta charset=utf-8><title>Shop</title><style>{_STYLE}</style>{body}</html>"
         )

@@ -150,12 +150,12 @@ def read_annotations(path: Path) -> dict[str, Annotation]:
     annotations = {}
     for row, asin, value in iterate_object(path, "attributes by asin"):
         # Without attributes, the published environment uses a dummy.
-        place = f"{path}, row {row} ({clean(asin, 20)})"
+        row_name = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, dict):
-            raise CatalogueError(f"expected an object with 'attributes', found {_kind(value)}", where=place)
-        attributes = _strings(value.get("attributes"), place, "attributes") or NO_ATTRIBUTES
-        text = _text(value.get("instruction"), place, "instruction")
-        instruction_attributes = _strings(value.get("instruction_attributes"), place, "instruction_attributes")
+            raise CatalogueError(f"expected an object with 'attributes', found {_kind(value)}", where=row_name)
+        attributes = _strings(value.get("attributes"), row_name, "attributes") or NO_ATTRIBUTES
+        text = _text(value.get("instruction"), row_name, "instruction")
+        instruction_attributes = _strings(value.get("instruction_attributes"), row_name, "instruction_attributes")
         annotations[regular_asin(asin)] = Annotation(
             attributes, Instruction(text, instruction_attributes) if text else None
         )
@@ -166,16 +166,16 @@ def read_humans(path: Path) -> dict[str, tuple[Instruction, ...]]:
     """The human instructions for each asin, with unchanged texts except lower-cased options."""
     humans = {}
     for row, asin, value in iterate_object(path, "human instructions by asin"):
-        place = f"{path}, row {row} ({clean(asin, 20)})"
+        row_name = f"{path}, row {row} ({clean(asin, 20)})"
         if not isinstance(value, list):
-            raise CatalogueError(f"expected a list of instructions, found {_kind(value)}", where=place)
+            raise CatalogueError(f"expected a list of instructions, found {_kind(value)}", where=row_name)
         instructions = []
         for entry in value:
             if not isinstance(entry, dict) or "instruction" not in entry:
-                raise CatalogueError("an instruction must be an object with the key 'instruction'", where=place)
-            text = _text(entry["instruction"], place, "instruction")
-            instruction_attributes = _strings(entry.get("instruction_attributes"), place, "instruction_attributes")
-            options = _goal_options(entry.get("instruction_options"), place)
+                raise CatalogueError("an instruction must be an object with the key 'instruction'", where=row_name)
+            text = _text(entry["instruction"], row_name, "instruction")
+            instruction_attributes = _strings(entry.get("instruction_attributes"), row_name, "instruction_attributes")
+            options = _goal_options(entry.get("instruction_options"), row_name)
             instructions.append(Instruction(text, instruction_attributes, options))
         humans[regular_asin(asin)] = tuple(instructions)
     return humans
@@ -192,15 +192,17 @@ def read_products(path: Path, annotations: dict[str, Annotation], counts: Counte
     """
     asins: set[str] = set()
     for row, value in iterate_list(path, "a list of products"):
-        place = f"{path}, row {row}"
+        row_name = f"{path}, row {row}"
         if not isinstance(value, dict):
-            raise CatalogueError(f"a product must be an object, found {_kind(value)}", where=place)
+            raise CatalogueError(f"a product must be an object, found {_kind(value)}", where=row_name)
         asin = value.get("asin")
         if _is_nan(asin) or (isinstance(asin, str) and asin.strip().lower() == "nan"):
             counts["nameless"] += 1
             continue
         if not isinstance(asin, str) or not clean(asin):
-            raise CatalogueError(f"a product needs an 'asin' (text of 1 to {MAX_ASIN_LENGTH} characters)", where=place)
+            raise CatalogueError(
+                f"a product needs an 'asin' (text of 1 to {MAX_ASIN_LENGTH} characters)", where=row_name
+            )
         asin = regular_asin(asin)
         if len(asin) > MAX_ASIN_LENGTH:
             counts["long_asin"] += 1
@@ -209,7 +211,7 @@ def read_products(path: Path, annotations: dict[str, Annotation], counts: Counte
             counts["double"] += 1
             continue
         asins.add(asin)
-        yield _product(value, asin, annotations.get(asin), f"{place} ({asin})")
+        yield _product(value, asin, annotations.get(asin), f"{row_name} ({asin})")
 
 
 def regular_asin(asin: str) -> str:
@@ -246,9 +248,9 @@ def parse_prices(pricing: object, place: str) -> tuple[float, ...]:
     if _NEGATIVE.search(pricing):
         raise CatalogueError(f"negative price {quoted_pricing!r}", where=place)
     prices = []
-    for part in pricing.split("$")[1:3]:
+    for price in pricing.split("$")[1:3]:
         try:
-            prices.append(float(Decimal(_NOT_NUMERIC.sub("", part))))
+            prices.append(float(Decimal(_NOT_NUMERIC.sub("", price))))
         except InvalidOperation:
             raise CatalogueError(
                 f"bad 'pricing' {quoted_pricing!r}", where=place, advice="write '$10.00' or '$10.00 - $20.00'"

@@ -35,8 +35,8 @@ _WORD = re.compile(r"[^\W_]+(?:['’.\-][^\W_]+)*")
 def queries(shop: Shop, goal: Goal) -> list[str]:
     """The expert's searches, in order, until the product is among the results."""
     product = shop.store.product(shop.store.number(goal.asin))
-    words = [w for w in _WORD.findall(goal.request.lower()) if w not in _IGNORED_WORDS]
-    plans = [" ".join(list(dict.fromkeys(words))[:MAX_QUERY_WORDS]), product.title, searched_text(product)]
+    tokens = [w for w in _WORD.findall(goal.request.lower()) if w not in _IGNORED_WORDS]
+    plans = [" ".join(list(dict.fromkeys(tokens))[:MAX_QUERY_WORDS]), product.title, searched_text(product)]
     # Brackets would end an action early; the search treats them as spaces anyway.
     plain = (regular_query(plan.replace("[", " ").replace("]", " ")) for plan in plans)
     return list(dict.fromkeys(query for query in plain if query))

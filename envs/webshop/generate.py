@@ -230,23 +230,23 @@ def _with_odd_rows(row: Row, number: int, rng: random.Random) -> Iterator[Row]:
 
 def _product(asin: str, rng: random.Random, with_instruction: bool) -> tuple[Row, Row, list[Row]]:
     department = rng.choice(DEPARTMENTS)
-    kind = rng.choice(department.kinds)
+    product_kind = rng.choice(department.kinds)
     brand = rng.choice(_BRANDS)
     audience = rng.choice(department.audiences)
     attributes = rng.sample(department.attributes, rng.randint(3, 5))
     first, second = attributes[:2]
-    title = f"{brand} {first} {kind.name} for {audience}, {second}"
-    features = [f"{attribute.capitalize()}: our {kind.name} is {attribute}." for attribute in attributes]
-    options = _options(kind, rng)
+    title = f"{brand} {first} {product_kind.name} for {audience}, {second}"
+    features = [f"{attribute.capitalize()}: our {product_kind.name} is {attribute}." for attribute in attributes]
+    options = _options(product_kind, rng)
     row = {
         "asin": asin,
         "name": title,
         "category": department.name,
-        "query": kind.name,
-        "product_category": " › ".join((department.root, kind.path, kind.name.title())),
-        "full_description": _description(kind, brand, audience, attributes, rng),
+        "query": product_kind.name,
+        "product_category": " › ".join((department.root, product_kind.path, product_kind.name.title())),
+        "full_description": _description(product_kind, brand, audience, attributes, rng),
         "small_description": features[0] if rng.random() < 0.1 else features,
-        "pricing": _pricing(kind, rng),
+        "pricing": _pricing(product_kind, rng),
         "customization_options": options,
         "images": [f"https://images.invalid/{asin}.jpg"],
         "brand": brand,
@@ -254,13 +254,13 @@ def _product(asin: str, rng: random.Random, with_instruction: bool) -> tuple[Row
     annotation: Row = {}
     if rng.random() < 0.98 or with_instruction:
         annotation["attributes"] = attributes
-    words = {"kind": kind.name, "first": first, "second": second, "audience": audience}
+    values = {"kind": product_kind.name, "first": first, "second": second, "audience": audience}
     human: list[Row] = []
     if with_instruction:
-        annotation["instruction"] = rng.choice(_REQUESTS).format(**words)
+        annotation["instruction"] = rng.choice(_REQUESTS).format(**values)
         annotation["instruction_attributes"] = [first, second]
         for _ in range(rng.randint(1, 2)):
-            human.append(_human_instruction(words, options, rng))
+            human.append(_human_instruction(values, options, rng))
     return row, annotation, human
 
 

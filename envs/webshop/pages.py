@@ -105,11 +105,11 @@ def clickables(elements: Iterable[PageElement]) -> dict[str, int]:
     """
     buttons: dict[str, int] = {}
     options: dict[str, int] = {}
-    for number, (words, kind, group) in enumerate(elements):
+    for number, (label, role, group) in enumerate(elements):
         if group is not None:
-            options[words.lower()] = number
-        elif kind in ("button", "product", "visited"):
-            buttons.setdefault(words.lower(), number)
+            options[label.lower()] = number
+        elif role in ("button", "product", "visited"):
+            buttons.setdefault(label.lower(), number)
     labels = {**buttons, **options, **buttons} if options else buttons
     labels.pop("search", None)
     return labels
@@ -317,8 +317,8 @@ class Shop:
             return texts("Thank you for shopping with us!", "Your score (min 0.0, max 1.0)", score)
         # The published page is a survey form; the text environment fills in None for what it does not know.
         options = json.dumps(dict(state.options), sort_keys=True)
-        for sign in "<>&'":
-            options = options.replace(sign, f"\\u{ord(sign):04x}")
+        for symbol in "<>&'":
+            options = options.replace(symbol, f"\\u{ord(symbol):04x}")
         asin = self.store.product(state.product).asin
         return texts(
             *("Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)"),

@@ -50,10 +50,10 @@ class Labels:
 
     def products(self, query: str) -> tuple[int, ...]:
         """The numbers of the products that a hidden search for a category or a query word lists."""
-        first, *words = query.split(" ")
+        first, *tokens = query.split(" ")
         if first == CATEGORY:
-            return tuple(self._categories.get(words[0].strip(), ()))
-        return tuple(self._queries.get(" ".join(words).strip(), ()))
+            return tuple(self._categories.get(tokens[0].strip(), ()))
+        return tuple(self._queries.get(" ".join(tokens).strip(), ()))
 
 
 def is_random(query: str) -> bool:

@@ -19,20 +19,20 @@ def text_rich(elements: tuple[PageElement, ...]) -> str:
     """One line per visible string, with marks around clickable ones; the chosen options come first."""
     chosen_lines = []
     lines = []
-    for words, kind, _ in elements:
-        if kind == "text":
-            lines.append(words)
-        elif kind == "option":
-            lines.append(f"  [button] {words} [button_]")
-        elif kind == "chosen":
-            lines.append(f"  [clicked button] {words} [clicked button_]")
-            chosen_lines.append(f"You have clicked {words}.")
-        elif kind == "product":
-            lines.append(f"\n[button] {words} [button_]")
-        elif kind == "visited":
-            lines.append(f"\n[clicked button] {words} [clicked button_]")
+    for text, role, _ in elements:
+        if role == "text":
+            lines.append(text)
+        elif role == "option":
+            lines.append(f"  [button] {text} [button_]")
+        elif role == "chosen":
+            lines.append(f"  [clicked button] {text} [clicked button_]")
+            chosen_lines.append(f"You have clicked {text}.")
+        elif role == "product":
+            lines.append(f"\n[button] {text} [button_]")
+        elif role == "visited":
+            lines.append(f"\n[clicked button] {text} [clicked button_]")
         else:
-            lines.append(f"[button] {words} [button_]")
+            lines.append(f"[button] {text} [button_]")
     return "\n".join([*chosen_lines[::-1], *lines, ""])
 
 

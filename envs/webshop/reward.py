@@ -106,7 +106,7 @@ def type_score(goal_product: Product, bought_product: Product) -> tuple[float, f
 
 @functools.lru_cache(maxsize=16_384)
 def _path(product_category: str) -> frozenset[str]:
-    return frozenset(part.strip() for part in product_category.split("›"))
+    return frozenset(category.strip() for category in product_category.split("›"))
 
 
 def has_attribute(product: Product, attribute: str) -> bool:

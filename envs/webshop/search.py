@@ -105,8 +105,8 @@ class IndexBuilder:
     def add(self, text: str) -> None:
         """Add the next document; the first is number 0."""
         numbers = self._vocabulary
-        words = self._analyzer.words(text)
-        self._rows.append(np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int32))
+        tokens = self._analyzer.words(text)
+        self._rows.append(np.array([numbers.setdefault(word, len(numbers)) for word in tokens], np.int32))
 
     def save(self, folder: Path, rounded: bool = False) -> None:
         """Create ``folder`` and write the index into it; ``rounded`` uses Lucene's lengths."""
@@ -130,10 +130,10 @@ class IndexBuilder:
         document_frequency = np.diff(matrix["indptr"])
         idf = np.log1p((documents - document_frequency + 0.5) / (document_frequency + 0.5))
         word = np.repeat(np.arange(len(document_frequency)), document_frequency)
-        place = word * len(length_D) + matrix["indices"]
+        key = word * len(length_D) + matrix["indices"]
         pairs = np.concatenate(self._rows) * np.int64(len(length_D)) + np.repeat(np.arange(len(length_D)), length_D)
-        places, times = np.unique(pairs, return_counts=True)
-        frequency = times[np.searchsorted(places, place)]
+        keys, times = np.unique(pairs, return_counts=True)
+        frequency = times[np.searchsorted(keys, key)]
         scores = idf[word] * frequency / (frequency + norm_D[matrix["indices"]])
         return np.asarray(scores.astype(matrix["data"].dtype))
 

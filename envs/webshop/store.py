@@ -85,7 +85,7 @@ class Store:
             self._asins = _mapped(folder / "asins.npy")
             self._order = _mapped(folder / "order.npy")
             self._prices = _mapped(folder / "prices.npy")
-            self._goals = {kind: _Blobs(folder, f"goals-{kind}") for kind in KINDS}
+            self._goals = {goal_kind: _Blobs(folder, f"goals-{goal_kind}") for goal_kind in KINDS}
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
             raise _unusable(folder, "", error) from None
         self.product: Callable[[int], Product] = functools.lru_cache(CACHED_PRODUCTS)(self._product)
@@ -111,10 +111,10 @@ class Store:
     def number(self, asin: str) -> int:
         """The number of the product; raises UnknownProduct."""
         key = asin.encode("utf-8", "replace")
-        place = int(np.searchsorted(self._asins, key))
-        if place == len(self) or self._asins[place] != key:
+        index = int(np.searchsorted(self._asins, key))
+        if index == len(self) or self._asins[index] != key:
             raise UnknownProduct(f"the catalogue has no product {asin[:40]!r}", where=self.folder)
-        return int(self._order[place])
+        return int(self._order[index])
 
     def price(self, number: int) -> float:
         """The price in dollars that is compared with a budget."""
@@ -122,18 +122,18 @@ class Store:
 
     def goal(self, task: str) -> Goal:
         """The goal of a task id of either kind; raises UnknownTask."""
-        kind = _kind_of(task)
-        self.tasks(kind, "test")  # loads the numbers of this kind
-        number = self._goal_numbers[kind].get(task)
+        goal_kind = _kind_of(task)
+        self.tasks(goal_kind, "test")  # loads the numbers of this kind
+        number = self._goal_numbers[goal_kind].get(task)
         if number is None:
             raise UnknownTask(f"there is no goal {task[:40]!r}", where=self.folder)
         try:
-            values = json.loads(self._goals[kind][number])
+            values = json.loads(self._goals[goal_kind][number])
             values["attributes"] = tuple(values["attributes"])
             values["options"] = tuple((name, value) for name, value in values["options"])
             goal = Goal(**values)
         except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise _unusable(self.folder, f"goals-{kind}.bin, row {number + 1}: ", error) from None
+            raise _unusable(self.folder, f"goals-{goal_kind}.bin, row {number + 1}: ", error) from None
         return goal if self.exact else goal.tidy()
 
     def tasks(self, kind: str, split: str) -> TaskSet:
@@ -238,7 +238,7 @@ class _GoalCollector:
     def __init__(self, seed: int, counts: Counter[str]):
         self.seed = seed
         self.counts = counts
-        self.goals: dict[str, list[Goal]] = {kind: [] for kind in KINDS}
+        self.goals: dict[str, list[Goal]] = {goal_kind: [] for goal_kind in KINDS}
         self.unsolvable_ids: set[str] = set()
 
     def add(self, product: Product, annotation: Annotation | None, human_instructions: Sequence[Instruction]) -> float:
@@ -294,11 +294,11 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
     np.save(folder / "prices.npy", np.array(prices, np.float64))
     numbers = {}
     exact_numbers = {}
-    for kind, goals in collector.goals.items():
+    for goal_kind, goals in collector.goals.items():
         solvable = solvable_goals(goals, collector.unsolvable_ids, counts)
-        _write_goals(folder, kind, goals, solvable, content.hexdigest())
-        numbers[kind] = len(solvable)
-        exact_numbers[kind] = len(goals)
+        _write_goals(folder, goal_kind, goals, solvable, content.hexdigest())
+        numbers[goal_kind] = len(solvable)
+        exact_numbers[goal_kind] = len(goals)
     manifest = {
         "format": FORMAT,
         "products": len(asins),
@@ -323,9 +323,9 @@ def _write_goals(folder: Path, kind: str, goals: list[Goal], solvable: list[Goal
     with _BlobWriter(folder, f"goals-{kind}") as writer:
         for goal in goals:
             writer.add(json.dumps(goal.__dict__, ensure_ascii=False).encode())
-    places = {goal.id: number for number, goal in enumerate(goals)}
-    _write_tasks(folder / f"tasks-{kind}.json", split_goals(solvable), places, catalogue)
-    _write_tasks(folder / f"tasks-{kind}-exact.json", split_goals(goals), places, catalogue)
+    numbers = {goal.id: number for number, goal in enumerate(goals)}
+    _write_tasks(folder / f"tasks-{kind}.json", split_goals(solvable), numbers, catalogue)
+    _write_tasks(folder / f"tasks-{kind}-exact.json", split_goals(goals), numbers, catalogue)
 
 
 def _tagged(products: Iterator[Product], tagger: Tagger) -> Iterator[Product]:

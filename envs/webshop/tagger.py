@@ -53,8 +53,8 @@ class RuleTagger:
 
     def nouns(self, titles: Iterable[str]) -> Iterator[tuple[str, ...]]:
         for title in titles:
-            words = (word.removesuffix("'s") for word in _WORD.findall(title.lower().replace("’", "'")))
-            yield tuple(word for word in words if _is_noun(word))
+            tokens = (word.removesuffix("'s") for word in _WORD.findall(title.lower().replace("’", "'")))
+            yield tuple(word for word in tokens if _is_noun(word))
 
 
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")

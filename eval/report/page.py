@@ -18,9 +18,9 @@ def text(value: object, longest: int = LONGEST_TEXT) -> Markup:
     >>> str(text("<b>" + chr(27) + chr(0x202e)))
     '&lt;b&gt;\\\\x1b\\\\u202e'
     """
-    whole = str(value)
-    visible = "".join(map(_visible, whole[:longest]))
-    more = len(whole) - longest
+    content = str(value)
+    visible = "".join(map(_visible, content[:longest]))
+    more = len(content) - longest
     remaining = (
         Markup('<span class="more"> … {} more characters</span>').format(f"{more:,}") if more > 0 else Markup("")
     )

@@ -47,9 +47,9 @@ class CreditCalculator:
         episode_credits = []
         start = 0
         for episode in episodes:
-            place = slice(start, start + len(episode.turns))
-            episode_advantages = {name: row[place].tolist() for name, row in rows.items()}
-            episode_credits.append(EpisodeCredit(episode_advantages, value_N[place].tolist(), state_N[place].tolist()))
+            span = slice(start, start + len(episode.turns))
+            episode_advantages = {name: row[span].tolist() for name, row in rows.items()}
+            episode_credits.append(EpisodeCredit(episode_advantages, value_N[span].tolist(), state_N[span].tolist()))
             start += len(episode.turns)
         return episode_credits
 

@@ -62,17 +62,17 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
             f"{paths[0]} holds no episodes to look at (no episodes/*.jsonl)",
             advice=("train with training.save_episodes_every=1, or wait for its first evaluation"),
         )
-    with durable.replacing_folder(output.resolve(), flushed=False) as part:
-        write_pages(part)
+    with durable.replacing_folder(output.resolve(), flushed=False) as target:
+        write_pages(target)
         sources = []
         for number, (path, (_, files, _)) in enumerate(zip(paths, contents, strict=True)):
             calculate_credit = credit_of_run(home_of(path))
-            sources += [write_file(part, number, file, calculate_credit) for file in files]
+            sources += [write_file(target, number, file, calculate_credit) for file in files]
         if not any(source.groups for source in sources):
             raise BadResult(f"{paths[0]} holds no finished episode")
         sources.sort(key=reading_order)
         runs = [run for run, *_ in contents]
-        write_script(part / INDEX, "viewer.load", index(runs, sources, [*problems, *skipped]))
+        write_script(target / INDEX, "viewer.load", index(runs, sources, [*problems, *skipped]))
     return output / "index.html"
 
 

@@ -115,10 +115,10 @@ class Pipe:
         data = bytearray()
         while len(data) < size:
             self.socket.settimeout(None if end is None else max(0.001, end - time.monotonic()))
-            part = self.socket.recv(min(size - len(data), 1 << 20))
-            if not part:
+            chunk = self.socket.recv(min(size - len(data), 1 << 20))
+            if not chunk:
                 raise EOFError("the connection is closed")
-            data += part
+            data += chunk
         return data
 
 

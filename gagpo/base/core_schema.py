@@ -127,12 +127,12 @@ def _require_finite(value: object, count: int) -> int:
         raise NotYaml(f"more than {_MOST_VALUES:,} values")
     if isinstance(value, str) and re.search("[\ud800-\udfff]", value):
         raise NotYaml("half a character (a lone surrogate)")
-    parts: list[object] = []
+    values: list[object] = []
     if isinstance(value, dict):
-        parts = [*value.keys(), *value.values()]
+        values = [*value.keys(), *value.values()]
     elif isinstance(value, list):
-        parts = value
-    for part in parts:
+        values = value
+    for part in values:
         count = _require_finite(part, count + 1)
     return count
 

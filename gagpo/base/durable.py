@@ -44,9 +44,9 @@ def replacing_folder(folder: Path, flushed: bool = True, within: Path | None = N
     flushed: see :func:`replacing`.
     within: where the temporary folder is made, on the same disk; by default next to ``folder``.
     """
-    place = within or folder.parent
-    place.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=place))
+    parent = within or folder.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=parent))
     try:
         yield temporary
         make_readable(temporary)

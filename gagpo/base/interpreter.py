@@ -26,5 +26,5 @@ def module_command(name: str, *words: str) -> list[str]:
 
 def module_path() -> list[str]:
     """This interpreter's ``sys.path`` as absolute paths, with the working directory (an empty entry) moved last."""
-    named = [os.path.abspath(place) for place in sys.path if place]
+    named = [os.path.abspath(directory) for directory in sys.path if directory]
     return named if len(named) == len(sys.path) else [*named, os.getcwd()]

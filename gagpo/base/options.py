@@ -91,7 +91,7 @@ def by_place(error: ValidationError, place: Callable[[Sequence[str]], str] = "."
     """The errors by dotted key; a value of several possible types has one for each. place: the key of a location."""
     errors: dict[str, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
-        key = place([str(part) for part in written(details["loc"])])
+        key = place([str(step) for step in written(details["loc"])])
         errors.setdefault(key, []).append(details)
     return errors
 
@@ -99,12 +99,12 @@ def by_place(error: ValidationError, place: Callable[[Sequence[str]], str] = "."
 def written(location: Sequence[int | str]) -> list[int | str]:
     """A location without the names that pydantic adds for types that it tries in turn, such as ``list[str]``."""
     named = location[:-1] if location[1:] and location[-1] in ("str", "int", "float", "bool", "date") else location
-    return [part for part in named if not re.fullmatch(r"(literal|list|dict)\[.*\]", str(part))]
+    return [step for step in named if not re.fullmatch(r"(literal|list|dict)\[.*\]", str(step))]
 
 
 def problems(error: ValidationError) -> list[tuple[str, str, bool]]:
     """For each wrong value: the dotted key, the message, and whether the key is unknown."""
-    return [(place, complaint(*errors), errors[0]["type"] in UNKNOWN) for place, errors in by_place(error).items()]
+    return [(key, complaint(*errors), errors[0]["type"] in UNKNOWN) for key, errors in by_place(error).items()]
 
 
 def explain(error: ValidationError, names: Iterable[str], owner: str) -> str:

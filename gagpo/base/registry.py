@@ -94,21 +94,21 @@ class Registry(Generic[Registered]):
 
     def places(self) -> dict[str, str]:
         """``module:Name`` of every named object: this package's, then added ones, then those of other packages."""
-        added = {name: _place(thing) for name, thing in self._added.items()}
+        added = {name: _place(added_object) for name, added_object in self._added.items()}
         offered = {name: point.value for name, point in self.offered().items()}
         # The first two set the order, the last two win.
         return {**self.builtin, **added, **offered, **added, **self.builtin}
 
     def place(self, name: str) -> str:
         """``module:Name`` of a name, without importing it; :class:`InvalidArgument` suggests the nearest names."""
-        places = self.builtin if name in self.builtin else self.places()
-        if name in places:
-            return places[name]
+        addresses = self.builtin if name in self.builtin else self.places()
+        if name in addresses:
+            return addresses[name]
         if all(name.partition(":")):
             return name
         if reason := renamed.replacement(self.new_names, name, self.kind):
             raise InvalidArgument(reason)
-        raise InvalidArgument(f"there is no {self.kind} {name!r}", advice=f"{hint(name, places)}, or module:Name")
+        raise InvalidArgument(f"there is no {self.kind} {name!r}", advice=f"{hint(name, addresses)}, or module:Name")
 
     def find(self, name: str) -> Registered:
         """The object called ``name``, imported if necessary.
@@ -117,14 +117,14 @@ class Registry(Generic[Registered]):
             InvalidArgument: its module or attribute does not exist or fails to import.
             MissingPackage: its module requires another package.
         """
-        thing = self._added[name] if name in self._added else self._load(name)
+        added_object = self._added[name] if name in self._added else self._load(name)
         if self._check is not None:
-            self._check(thing, f"{self.kind} {name}")
-        return thing
+            self._check(added_object, f"{self.kind} {name}")
+        return added_object
 
     def _load(self, name: str) -> Registered:
-        place = self.place(name)
-        module, _, attribute = place.partition(":")
+        address = self.place(name)
+        module, _, attribute = address.partition(":")
         offer = None if name in self.builtin else self.offered().get(name)
         title = f"{self.kind} {name}"
         if offer and offer.dist:

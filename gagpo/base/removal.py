@@ -15,9 +15,9 @@ def remove(folder: str) -> None:
     ``shutil.rmtree`` exceeds the recursion limit in a deep tree, and stops at a folder without permissions.
     """
     attempts = (["rm", "-rf", "--", folder], ["chmod", "-R", "u+rwx", "--", folder], ["rm", "-rf", "--", folder])
-    for words in attempts:
+    for command in attempts:
         if not os.path.lexists(folder):
             return
         with suppress(OSError, subprocess.SubprocessError):
             nothing = subprocess.DEVNULL
-            subprocess.run(words, stdin=nothing, stdout=nothing, stderr=nothing, timeout=REMOVE_SECONDS, check=False)
+            subprocess.run(command, stdin=nothing, stdout=nothing, stderr=nothing, timeout=REMOVE_SECONDS, check=False)

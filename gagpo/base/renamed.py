@@ -149,14 +149,14 @@ def _walked(
     owner: the environment's id or the engine's name, in their arguments.
     """
     if isinstance(value, list):
-        return [_walked(part, place, written_place, old_names_found, owner) for part in value]
+        return [_walked(item, place, written_place, old_names_found, owner) for item in value]
     if isinstance(value, str) and value in VALUES.get(place, {}):
         old_names_found.append((written_place, f"{place}={value} is renamed to {VALUES[place][value]}"))
         return VALUES[place][value]
     if not isinstance(value, Mapping):
         return value
     copy: dict[object, object] = {}
-    for key, part, new in _new_keys(value, place, owner):
+    for key, item, new in _new_keys(value, place, owner):
         old_place = f"{place}.{key}".strip(".")
         new_place = f"{place}.{new}".strip(".")
         written_inner = f"{written_place}.{key}".strip(".")
@@ -165,7 +165,7 @@ def _walked(
             if new in value:  # the new name wins
                 continue
         inner_owner = {"kwargs": value.get("id"), "options": value.get("name")}.get(new)
-        copy[new] = _walked(part, new_place, written_inner, old_names_found, inner_owner)
+        copy[new] = _walked(item, new_place, written_inner, old_names_found, inner_owner)
     return copy
 
 

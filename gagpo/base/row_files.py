@@ -136,8 +136,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
                 reason = f"not CSV ({error})"
             if row is None or not record.has_closed_quotes(delimiter):
                 # Where the following rows begin is unknown, so the file as a whole cannot be read.
-                place = f"in the row that begins in line {rows.reader.line_num - len(record.lines()) + 1}"
-                raise BadRow(f"{path}, row {number}: {reason} {place}", advice=_CLOSE_QUOTES)
+                line = f"in the row that begins in line {rows.reader.line_num - len(record.lines()) + 1}"
+                raise BadRow(f"{path}, row {number}: {reason} {line}", advice=_CLOSE_QUOTES)
             surplus = row.pop(None, None) or ()
             if any(cell.strip() for cell in surplus):
                 count = len(names) + len(surplus)
@@ -242,8 +242,8 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
             return
         # Damaged files raise errors of many classes.
         except (pyarrow.lib.ArrowException, OSError, ValueError, OverflowError, MemoryError, KeyError) as error:
-            place = f" after row {number}" if number else ""
-            raise BadRow(f"not a Parquet file{place} ({single_line(error)})", where=path) from None
+            row_name = f" after row {number}" if number else ""
+            raise BadRow(f"not a Parquet file{row_name} ({single_line(error)})", where=path) from None
         for row in rows:
             number += 1
             yield number, row
@@ -293,13 +293,13 @@ def renamed(row: Row, columns: Mapping[str, str]) -> Row:
     """
     if not columns:
         return row
-    places = {name: find_column(row, (column,)) for name, column in columns.items()}
-    for name, place in places.items():
+    found_columns = {name: find_column(row, (column,)) for name, column in columns.items()}
+    for name, place in found_columns.items():
         if place is None:
             raise InvalidArgument(f"no column {columns[name]!r:.80}", advice=columns_text(row))
     return {
-        **{name: value for name, value in row.items() if name not in {*places.values(), *places}},
-        **{name: row[place] for name, place in places.items() if place is not None},
+        **{name: value for name, value in row.items() if name not in {*found_columns.values(), *found_columns}},
+        **{name: row[place] for name, place in found_columns.items() if place is not None},
     }
 
 
@@ -328,8 +328,8 @@ def split_in(name: str) -> str | None:
     >>> split_in("train-00000-of-00002.parquet"), split_in("my_dev"), split_in("latest.csv")
     ('train', 'validation', None)
     """
-    words = re.split(r"[^a-z]+", name.lower())
-    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), None)
+    tokens = re.split(r"[^a-z]+", name.lower())
+    return next((SPLIT_WORDS[word] for word in tokens if word in SPLIT_WORDS), None)
 
 
 def folder_splits(folder: Path, config: str | None = None, argument: str = "") -> dict[str | None, list[Path]]:
@@ -384,8 +384,8 @@ def _split_of(path: Path, folder: Path) -> str | None:
 
 def _config_of(path: Path, folder: Path) -> str:
     """The name of the configuration: the folders that name no split."""
-    parts = path.relative_to(folder).parts[:-1]
-    return "/".join(part for part in parts if part != "data" and split_in(part) is None)
+    folders = path.relative_to(folder).parts[:-1]
+    return "/".join(name for name in folders if name != "data" and split_in(name) is None)
 
 
 def _has_several(config_of: Mapping[Path, str], split_of: Mapping[Path, str | None]) -> bool:
@@ -400,13 +400,13 @@ def _choice_of_configs(folder: Path, config_of: Mapping[Path, str], argument: st
     if argument:
         names = ", ".join(name or "." for name in configs)
         return f"choose one of {names} with {argument}={{path: {folder}, config: NAME}}"
-    places = []
+    choices = []
     for config in configs[:MAX_NAMED]:
         files = [path for path in config_of if config_of[path] == config]
         parent = Path(os.path.commonpath([path.parent for path in files]))
-        places.append(str(parent if parent != folder else files[0]))
+        choices.append(str(parent if parent != folder else files[0]))
     more = f" and {len(configs) - MAX_NAMED} more" if len(configs) > MAX_NAMED else ""
-    return f"name the folder or file of one of them: {', '.join(places)}{more}"
+    return f"name the folder or file of one of them: {', '.join(choices)}{more}"
 
 
 def folder_rows(

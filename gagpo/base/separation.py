@@ -164,10 +164,10 @@ def _give_up_capabilities() -> bool:
     capabilities = ctypes.create_string_buffer(24)
     if library.capget(header, capabilities) != 0:
         return False
-    words = list(struct.unpack("<6I", capabilities.raw))
+    fields = list(struct.unpack("<6I", capabilities.raw))
     for_files = sum(1 << number for number in _FOR_FILES.values())
-    words = [word & for_files for word in words[:3]] + [0, 0, 0]
-    return bool(library.capset(header, struct.pack("<6I", *words)) == 0)
+    fields = [word & for_files for word in fields[:3]] + [0, 0, 0]
+    return bool(library.capset(header, struct.pack("<6I", *fields)) == 0)
 
 
 def _scope_of_signals() -> int:
@@ -195,5 +195,5 @@ def _no_rules_for_files() -> int:
 
 def _system_call(number: int, *arguments: int | bytes | None) -> int:
     """The result of a system call, -1 for an error."""
-    words = [ctypes.c_long(value) if isinstance(value, int) else ctypes.c_char_p(value) for value in arguments]
-    return int(ctypes.CDLL(None).syscall(ctypes.c_long(number), *words))
+    registers = [ctypes.c_long(value) if isinstance(value, int) else ctypes.c_char_p(value) for value in arguments]
+    return int(ctypes.CDLL(None).syscall(ctypes.c_long(number), *registers))

@@ -79,8 +79,8 @@ class Table:
         """
         cells = [[ascii_only(cell) for cell in row] for row in (self.header, *self.rows)]
         sizes = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        rest = sum(sizes[1:]) + 2 * (len(sizes) - 1)
-        first = min(sizes[0], width - rest)
+        other_width = sum(sizes[1:]) + 2 * (len(sizes) - 1)
+        first = min(sizes[0], width - other_width)
         if not self.fits(width):
             return list(_blocks(cells[0], cells[1:], width))
         lines = []
@@ -90,7 +90,7 @@ class Table:
                 for column, (cell, size) in enumerate(zip([short, *values], [first, *sizes[1:]], strict=True))
             ]
             lines.append("  ".join(padded).rstrip())
-        lines.insert(1, "-" * (first + rest))
+        lines.insert(1, "-" * (first + other_width))
         return lines
 
     def fits(self, width: int) -> bool:
@@ -102,20 +102,20 @@ class Table:
         """The table without these columns."""
         columns = [i for i, title in enumerate(self.header) if title not in names]
         rows = [[row[i] for i in columns] for row in self.rows]
-        words = [number for number, i in enumerate(columns) if i in self.words]
-        return replace(self, header=[self.header[i] for i in columns], rows=rows, words=words)
+        text_columns = [number for number, i in enumerate(columns) if i in self.words]
+        return replace(self, header=[self.header[i] for i in columns], rows=rows, words=text_columns)
 
     def split(self, width: int, keys: int = 1) -> list[Table]:
         """The table as tables that fit ``width``, each with the first ``keys`` columns and at least one other."""
-        parts: list[list[str]] = []
+        column_groups: list[list[str]] = []
         for name in self.header[keys:]:
-            widened = [*(parts[-1] if parts else []), name]
+            widened = [*(column_groups[-1] if column_groups else []), name]
             hidden = [title for title in self.header[keys:] if title not in widened]
-            if parts and self.without(*hidden).fits(width):
-                parts[-1].append(name)
+            if column_groups and self.without(*hidden).fits(width):
+                column_groups[-1].append(name)
             else:
-                parts.append([name])
-        return [self.without(*(name for name in self.header[keys:] if name not in part)) for part in parts]
+                column_groups.append([name])
+        return [self.without(*(name for name in self.header[keys:] if name not in group)) for group in column_groups]
 
     def markdown(self) -> list[str]:
         """Lines of Markdown."""

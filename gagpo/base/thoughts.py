@@ -18,18 +18,18 @@ def without_thoughts(response: str) -> str:
     >>> without_thoughts("left?</think>right<think>or left")
     'right'
     """
-    parts: list[str] = []  # outside of thoughts
+    outside: list[str] = []  # outside of thoughts
     is_thought = False
     begin = 0
     for mark in _THOUGHT.finditer(response):
         if mark.group() == CLOSED:
             if not is_thought:
-                parts.clear()
+                outside.clear()
             is_thought = False
             begin = mark.end()
         elif not is_thought:
-            parts.append(response[begin : mark.start()])
+            outside.append(response[begin : mark.start()])
             is_thought = True
     if not is_thought:
-        parts.append(response[begin:])
-    return "".join(parts)
+        outside.append(response[begin:])
+    return "".join(outside)

@@ -34,7 +34,7 @@ class ContinuedCommand(TyperCommand):
         return _named(ctx, super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
-        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+        return [option.replace("{", "").replace("}", "") for option in super().collect_usage_pieces(ctx)]
 
 
 class Program(TyperGroup):

@@ -42,9 +42,9 @@ def check(
         print_table(table(findings))
         failed = [finding.name for finding in findings if not finding.ok]
         warnings = [finding.name for finding in findings if finding.warning]
-        for kind, names in (("warning", warnings), ("failed", failed)):
+        for outcome, names in (("warning", warnings), ("failed", failed)):
             if names:
-                say(f"{kind}: {', '.join(names)}")
+                say(f"{outcome}: {', '.join(names)}")
         records[name] = {"ok": not failed, "warnings": warnings, "findings": [vars(finding) for finding in findings]}
     if as_json:
         print_json(records.get("", records))

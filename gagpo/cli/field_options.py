@@ -44,11 +44,11 @@ def field_options(request: type, path: tuple[str, ...] = (), panel: str = "") ->
         flag = next((mark for mark in field.metadata if isinstance(mark, Flag)), None)
         if flag is None:
             continue
-        kind = _first_type(field.annotation)
-        if _is_section(kind):
-            options += field_options(kind, (*path, name), flag.panel)
+        field_type = _first_type(field.annotation)
+        if _is_section(field_type):
+            options += field_options(field_type, (*path, name), flag.panel)
         else:
-            options.append(_field_option((*path, name), kind, field, flag, panel))
+            options.append(_field_option((*path, name), field_type, field, flag, panel))
     return options
 
 
@@ -58,7 +58,9 @@ def with_field_options(request: type) -> Callable[[Callable[..., None]], Callabl
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         generated = [option.parameter for option in field_options(request)]
         signature = inspect.signature(command, eval_str=True)
-        declared = [part for part in signature.parameters.values() if part.kind is not part.VAR_KEYWORD]
+        declared = [
+            parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         # typer reads the signature; a repeated name is an error here.
         command.__signature__ = signature.replace(parameters=[*generated, *declared])  # type: ignore[attr-defined]
         return command

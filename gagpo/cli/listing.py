@@ -53,8 +53,8 @@ TABLE = 100
 def narrow_lines(items: Sequence[CatalogEntry], width: int) -> list[str]:
     """The list under a heading for each kind, at most ``width`` columns wide; names without more to say in one row."""
     lines: list[str] = []
-    for kind, entries in itertools.groupby(items, key=lambda item: item.kind):
-        lines += ["", f"{kind}s"]
+    for group, entries in itertools.groupby(items, key=lambda item: item.kind):
+        lines += ["", f"{group}s"]
         plain: list[str] = []
         for item in entries:
             details = [
@@ -154,8 +154,8 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
     items.append(CatalogEntry("model", "openai:MODEL", "behind a server, for gagpo eval", "openai", missing))
     items += _starters()
     items += [CatalogEntry("model", name, _origin(name), model.package) for name, model in pretrained.MODELS.items()]
-    for kind, folder, mark in (("model", models, "config.json"), ("run", runs, "config.yaml")):
-        items += [CatalogEntry(kind, str(path.parent), package="") for path in sorted(folder.glob(f"*/{mark}"))]
+    for group, folder, mark in (("model", models, "config.json"), ("run", runs, "config.yaml")):
+        items += [CatalogEntry(group, str(path.parent), package="") for path in sorted(folder.glob(f"*/{mark}"))]
     return items
 
 

@@ -24,8 +24,8 @@ def make_missing_model(config: str, changes: list[str], quiet: bool) -> None:
     if settings.sft is None or exists or started_as_rank():
         return
     say(f"{settings.model} does not exist: training it on demonstrations first, as `gagpo sft` does")
-    words = ["sft", config, *changes, *(["-q"] if quiet else [])]
+    command = ["sft", config, *changes, *(["-q"] if quiet else [])]
     child = {**os.environ, PARENT: str(os.getpid())}  # this process tells how to continue
-    status = subprocess.run(module_command("gagpo", *words), env=child).returncode
+    status = subprocess.run(module_command("gagpo", *command), env=child).returncode
     if status:
         raise typer.Exit(status)

@@ -137,15 +137,19 @@ def _table(model: str, memory_plan: MemoryPlan) -> Table:
     from gagpo.base.tables import Table
     from gagpo.planning.memory import GB, PHASES
 
-    on_device = [part for part in memory_plan.parts if not part.host]
+    on_device = [segment for segment in memory_plan.parts if not segment.host]
     digits = 2 if memory_plan.peak()[0] > GB else 4
     title = f"{model}: {memory_plan.shape.parameters / 1e6:,.1f} M parameters"
     header = ["part", *(f"{phase}, GB" for phase in PHASES), "what"]
     rows = [
-        [part.name, *(f"{part.bytes / GB:.{digits}f}" if phase in part.phases else "" for phase in PHASES), part.note]
-        for part in on_device
+        [
+            segment.name,
+            *(f"{segment.bytes / GB:.{digits}f}" if phase in segment.phases else "" for phase in PHASES),
+            segment.note,
+        ]
+        for segment in on_device
     ]
-    sums = [sum(part.bytes for part in on_device if phase in part.phases) for phase in PHASES]
+    sums = [sum(segment.bytes for segment in on_device if phase in segment.phases) for phase in PHASES]
     rows.append(["total", *(f"{total / GB:.{digits}f}" for total in sums), ""])
     return Table(header, rows, title, words=(0, len(header) - 1), total=True)
 
@@ -162,9 +166,10 @@ def _lines(memory_plan: MemoryPlan, iterations: int, processes: int) -> list[str
         f"{', the best one' if disk['best'] else ''} and one being written",
     ]
     if memory_plan.on_host():
-        host_parts = [part for part in memory_plan.parts if part.host]
+        host_parts = [host_segments for host_segments in memory_plan.parts if host_segments.host]
         names = ", ".join(
-            f"{part.name} {part.bytes / GB:.3g}{' once' if part.per_machine else ''}" for part in host_parts
+            f"{host_segments.name} {host_segments.bytes / GB:.3g}{' once' if host_segments.per_machine else ''}"
+            for host_segments in host_parts
         )
         ranks = "1 process" if processes == 1 else f"{processes} processes"
         lines.append(f"host: {memory_plan.on_host(processes) / GB:.3g} GB of a machine's memory for {ranks}: {names}")
@@ -257,9 +262,9 @@ def doctor(
     ENGINES.place(engine)
     require_device(device or "cpu")
     if launch.starts_ranks(processes):
-        words = ["--engine", engine, "--dtype", dtype, "--processes", str(processes), "--runs", str(runs)]
+        command = ["--engine", engine, "--dtype", dtype, "--processes", str(processes), "--runs", str(runs)]
         flags = [*(["--device", device] if device else []), *(["--json"] if as_json else [])]
-        launch.run(processes, ["doctor", *words, *flags])
+        launch.run(processes, ["doctor", *command, *flags])
         return
     import torch
 
@@ -276,9 +281,9 @@ def doctor(
     failed = [finding.name for finding in findings if finding.verdict == "failed"]
     warnings = [finding.name for finding in findings if finding.verdict == "warning"]
     if ranks.first:
-        for kind, names in (("warning", warnings), ("failed", failed)):
+        for outcome, names in (("warning", warnings), ("failed", failed)):
             if names:
-                say(f"{kind}: {', '.join(names)}")
+                say(f"{outcome}: {', '.join(names)}")
         if not failed:
             say("All checks passed.")
     if ranks.first and as_json:

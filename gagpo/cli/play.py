@@ -227,10 +227,10 @@ def _watched(request: PlayRequest) -> Iterator[PlaySession]:
 
     name = request.environment
     is_config = name.endswith((".yaml", ".yml")) or name in shipped_configs()
-    place = {"like": name} if is_config else {"environment": name}
+    arguments = {"like": name} if is_config else {"environment": name}
     context = {} if request.prompt is None else {"context": {"prompt": request.prompt}}
     options = {"kwargs": request.kwargs, "trust_remote_code": request.trust_remote_code}
-    conditions, agent = acting_agent(request_of(request.model or "", **place, **context, **options))
+    conditions, agent = acting_agent(request_of(request.model or "", **arguments, **context, **options))
     try:
         env = make_env(conditions.environment, conditions.kwargs, warn_of=())
         try:
@@ -239,8 +239,8 @@ def _watched(request: PlayRequest) -> Iterator[PlaySession]:
         finally:
             env.close()
         say(f"{conditions.environment}, task {task}, seed {seed}, {request.model} acts", "")
-        words = [*_words(request, task, seed), "--watch"]
-        yield PlaySession(conditions.environment, conditions.kwargs, task, seed, words, WatchedAgent(agent))
+        command = [*_words(request, task, seed), "--watch"]
+        yield PlaySession(conditions.environment, conditions.kwargs, task, seed, command, WatchedAgent(agent))
     finally:
         agent.engine.close()
 
@@ -300,10 +300,10 @@ def _words(request: PlayRequest, task: str, seed: int) -> list[str]:
     """The arguments of a command that starts this episode again."""
     import json
 
-    words = [request.environment]
+    command = [request.environment]
     for name, value in (request.kwargs or {}).items():
-        words += ["-k", f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"]
+        command += ["-k", f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"]
     options = {"--task": task, "--seed": str(seed), "--model": request.model, "--prompt": request.prompt}
     for name, text in options.items():
-        words += [name, text] if text is not None else []
-    return [*words, *(["--expert"] if request.expert else [])]
+        command += [name, text] if text is not None else []
+    return [*command, *(["--expert"] if request.expert else [])]

@@ -126,8 +126,8 @@ def _train_run(request: TrainRequest, config: str | None, changes: list[str], qu
     if not ranks.first:
         return
     _conclude(folder.path, results)
-    whole = time.monotonic() - start
-    say(_times(first, whole, continued))
+    seconds = time.monotonic() - start
+    say(_times(first, seconds, continued))
     if as_json:
         print_json({split: result.summary() for split, result in results.items()})
 

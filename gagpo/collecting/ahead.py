@@ -168,11 +168,11 @@ class AheadCollector:
     def load_sampled(self, data: bytes) -> None:
         episodes, header = unpacked(data)
         start = 0
-        for place, version, count in header["groups"]:
+        for index, version, count in header["groups"]:
             group_episodes = episodes[start : start + count]
-            if len(group_episodes) != count or place not in self.buffer.due:
-                raise ValueError(f"the group of place {place} is incomplete or has been trained on")
-            self.buffer.restore(place, version, group_episodes)
+            if len(group_episodes) != count or index not in self.buffer.due:
+                raise ValueError(f"the group of place {index} is incomplete or has been trained on")
+            self.buffer.restore(index, version, group_episodes)
             start += count
         self._older_groups = list(self.buffer.groups)
 

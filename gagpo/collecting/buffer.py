@@ -89,22 +89,22 @@ class GroupBuffer:
 
     def next_places(self, count: int) -> list[int]:
         """Count the next ``count`` places as opened, those that are due first."""
-        places = []
+        indices = []
         for _ in range(count):
-            place = self.due.pop(0) if self.due else self.position
-            self.position = max(self.position, place + 1)
-            places.append(place)
-        return places
+            index = self.due.pop(0) if self.due else self.position
+            self.position = max(self.position, index + 1)
+            indices.append(index)
+        return indices
 
     def open(self, count: int) -> None:
         """Open the next ``count`` places, with seeds that depend on the place alone."""
         rolling = self.settings.rollout
         version = self.iteration if rolling.deterministic else None
-        for place in self.next_places(count):
-            task = self._open_task(place)
+        for index in self.next_places(count):
+            task = self._open_task(index)
             # Seeds from the place and not from a counter of episodes: what was opened before does not matter.
-            jobs = group_jobs([task], rolling.group_size, self.settings.seed, f"place {place}", [rolling.temperature])
-            self.add(Group(place, version, jobs))
+            jobs = group_jobs([task], rolling.group_size, self.settings.seed, f"place {index}", [rolling.temperature])
+            self.add(Group(index, version, jobs))
 
     def add(self, group: Group) -> None:
         """Open a group at a place of :meth:`next_places`."""
@@ -159,7 +159,7 @@ class GroupBuffer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.position = int(state["position"])
-        self.due = [int(place) for place in state["due"]]
+        self.due = [int(index) for index in state["due"]]
 
     def restore(self, place: int, version: int, episodes: Sequence[Episode]) -> None:
         """Add a complete group from a checkpoint; ValueError if its place is not due."""

@@ -83,14 +83,14 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions, samplers: int | None 
             # Raised below on all ranks: one that left now would have the others wait for it in the gathering.
             episodes, error = [], caught
         header = {"error": error and type(error).__name__, "clock": vars(clock), "jobs": _digest(jobs)}
-        parts = [unpacked(data) for data in ranks.gathered_bytes(packed(episodes, header))]
-        headers = [rank_header for _, rank_header in parts]
+        shares = [unpacked(data) for data in ranks.gathered_bytes(packed(episodes, header))]
+        headers = [rank_header for _, rank_header in shares]
         ranks.raise_together(error, [rank_header["error"] for rank_header in headers])
         if any(rank_header["jobs"] != header["jobs"] for rank_header in headers):
             raise RanksDiffer("the ranks chose different tasks: use the same software and data on all machines")
         # In the order of the jobs, as one process would have them: sums over the batch then agree.
         order = {(job.group, job.sample): number for number, job in enumerate(jobs)}
-        all_episodes = [episode for rank_episodes, _ in parts for episode in rank_episodes]
+        all_episodes = [episode for rank_episodes, _ in shares for episode in rank_episodes]
         all_episodes.sort(key=lambda episode: order[episode.group, episode.sample])
         reported = {(job.group, job.sample) for job in rank_jobs}
         for episode in all_episodes:

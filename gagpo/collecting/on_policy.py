@@ -68,14 +68,14 @@ class OnPolicyCollector:
     ) -> list[Group]:
         """Open the groups that the batch is missing, and sample them at the temperatures of the controllers."""
         rolling, collection = self.settings.rollout, batch.collection
-        places = self.buffer.next_places(batch.missing)
-        tasks = [self.schedule.task_at(place) for place in places]
+        indices = self.buffer.next_places(batch.missing)
+        tasks = [self.schedule.task_at(index) for index in indices]
         if self.controllers.probe_episodes:
             self._probe(agent, pool, tasks, batch, label)
         temperatures = self.controllers.temperatures(rolling.temperature, tasks)
         jobs = group_jobs(tasks, rolling.group_size, self.settings.seed, label, temperatures)
-        for number, place in enumerate(places):
-            self.buffer.add(Group(place, None, [job for job in jobs if job.group == number]))
+        for number, index in enumerate(indices):
+            self.buffer.add(Group(index, None, [job for job in jobs if job.group == number]))
         opened = self.buffer.next_batch()
         episodes = self._run(agent, pool, jobs, collection.clock, on_episode)
         for (group, sample), episode in zip(opened, episodes, strict=True):

@@ -93,8 +93,8 @@ class WeightedRoundRobin:
     def _next(self) -> int:
         if len(self._fractions) == 1:
             return 0
-        places = len(self._envs) + 1
-        deficits = [fraction * places - count for fraction, count in zip(self._fractions, self._counts, strict=True)]
+        tries = len(self._envs) + 1
+        deficits = [fraction * tries - count for fraction, count in zip(self._fractions, self._counts, strict=True)]
         due = [env for env, deficit in enumerate(deficits) if deficit >= self._threshold]
         env = min(due, key=lambda env: (1 - self._threshold - deficits[env]) / self._fractions[env])
         self._counts[env] += 1

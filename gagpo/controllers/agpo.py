@@ -102,7 +102,7 @@ class Agpo(Options):
     @property
     def uses_skewness(self) -> bool:
         """Whether a weight of the skewness is above 0."""
-        return any(part is not None and part.skewness > 0 for part in (self.temperature, self.radius))
+        return any(statistic is not None and statistic.skewness > 0 for statistic in (self.temperature, self.radius))
 
     @model_validator(mode="after")
     def _adapts(self) -> Agpo:

@@ -56,10 +56,10 @@ class AveragedWeights:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for place, tensor in enumerate(self._local()):
+        for index, tensor in enumerate(self._local()):
             weights = tensor.to("cpu", copy=True)
-            tensor.copy_(self._average[place])
-            self._average[place] = weights
+            tensor.copy_(self._average[index])
+            self._average[index] = weights
 
     def _local(self) -> list[Tensor]:
         return [local(parameter) for parameter in self.parameters]

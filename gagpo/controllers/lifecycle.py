@@ -57,8 +57,8 @@ class Controllers:
         self.apmpo = ApmpoController(self.settings.apmpo) if self.settings.apmpo else None
         self.agpo = AgpoController(self.settings.agpo) if self.settings.agpo else None
         self.trust_region = TrustRegion(trust_region) if trust_region else None
-        parts = {"apmpo": self.apmpo, "agpo": self.agpo, "trust_region": self.trust_region}
-        self._parts = {name: part for name, part in parts.items() if part is not None}
+        controllers = {"apmpo": self.apmpo, "agpo": self.agpo, "trust_region": self.trust_region}
+        self._parts = {name: controller for name, controller in controllers.items() if controller is not None}
 
     @property
     def probe_episodes(self) -> int:
@@ -162,17 +162,17 @@ class Controllers:
 
     def values(self) -> dict[str, float]:
         """Metrics, means over task groups."""
-        return {name: value for part in self._parts.values() for name, value in part.values().items()}
+        return {name: value for controller in self._parts.values() for name, value in controller.values().items()}
 
     def state_dict(self) -> State:
-        return {name: part.state_dict() for name, part in self._parts.items()}
+        return {name: controller.state_dict() for name, controller in self._parts.items()}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a :meth:`state_dict`; InvalidArgument for that of other controllers."""
         if self._parts.keys() != state.keys():
             raise InvalidArgument(f"the state is of controllers {sorted(state)}, the run has {sorted(self._parts)}")
-        for name, part in self._parts.items():
-            part.load_state_dict(state[name])
+        for name, controller in self._parts.items():
+            controller.load_state_dict(state[name])
 
 
 def _on_tokens(value_G: list[float] | None, group_K: Tensor | None) -> float | Tensor | None:

@@ -63,11 +63,11 @@ class TrustRegion:
         self.forget()
         if last_kl is None or not UNSEEN * last_kl < self.target:
             for _ in range(ROUNDS):
-                part = self._part(measure())
-                if part is None:
+                own_state = self._part(measure())
+                if own_state is None:
                     break
-                self.step_fraction *= part
-                shorten(part)
+                self.step_fraction *= own_state
+                shorten(own_state)
         change = GROWTH
         if self.kl is not None and not self.kl < self.target:
             # A divergence that is not finite halves the rate, as the largest finite ones do.

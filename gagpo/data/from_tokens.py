@@ -43,7 +43,7 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
     starts_BL = mask_BL.copy()
     starts_BL[:, 1:] &= ~mask_BL[:, :-1]
     turn_BL = np.cumsum(starts_BL).reshape(mask_BL.shape) - 1  # the turn that contains or precedes a token
-    row_N, place_N = np.nonzero(starts_BL)
+    row_N, position_N = np.nonzero(starts_BL)
     turns = len(row_N)
     first_N = np.diff(row_N, prepend=-1) != 0
     last_N = np.diff(row_N, append=-1) != 0
@@ -54,9 +54,9 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
         paid_turn_BL = np.maximum(turn_BL, np.flatnonzero(first_N)[:, None])
         reward_N = np.bincount(paid_turn_BL.ravel(), reward.astype(np.float64).ravel(), turns)
     tokens_N = np.bincount(turn_BL[mask_BL], minlength=turns)
-    end_N = place_N + tokens_N
+    end_N = position_N + tokens_N
     states = [
-        () if first_N[turn] else tuple(response_BL[row_N[turn], end_N[turn - 1] : place_N[turn]].tolist())
+        () if first_N[turn] else tuple(response_BL[row_N[turn], end_N[turn - 1] : position_N[turn]].tolist())
         for turn in range(turns)
     ]
     return Turns.of(reward_N, row_N, as_array(group_B), state_N=intern(states), tokens_N=tokens_N, success_E=success)

@@ -48,12 +48,12 @@ def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, n
     end_keys: list[Hashable] = []
     for number, episode in enumerate(episodes):
         env = episode.environment
-        kind: str = key
+        key_type: str = key
         if key == "auto":
-            kind = "observation" if env in stateless_envs else "state"
+            key_type = "observation" if env in stateless_envs else "state"
         for turn in episode.turns:
-            turn_keys.append((env, next(histories) if kind == "history" else getattr(turn, kind)))
-        end = None if kind == "history" else getattr(episode, f"end_{kind}")
+            turn_keys.append((env, next(histories) if key_type == "history" else getattr(turn, key_type)))
+        end = None if key_type == "history" else getattr(episode, f"end_{key_type}")
         end_keys.append(("end of episode", number) if end is None else (env, end))
     ids = intern([*turn_keys, *end_keys])
     return ids[: len(turn_keys)], ids[len(turn_keys) :]
@@ -61,10 +61,10 @@ def state_ids(episodes: Sequence[Episode], key: StateKey) -> tuple[np.ndarray, n
 
 def _require_states(episodes: Sequence[Episode]) -> None:
     for number, episode in enumerate(episodes):
-        for place, turn in enumerate(episode.turns):
+        for index, turn in enumerate(episode.turns):
             if turn.state is None:
                 raise BadTurns(
-                    f"key='state' requires the environment's state, and turn {place} of episode {number} "
+                    f"key='state' requires the environment's state, and turn {index} of episode {number} "
                     f"(task {episode.task!r}) has none: use key='observation'"
                 )
 

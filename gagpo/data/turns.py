@@ -270,8 +270,8 @@ def _converted(name: str, column: Column, value: Any, length: int) -> np.ndarray
         raise BadTurns(f"{name} holds integers, got {array.dtype}")
     array = array.astype(column.dtype)
     if column.dtype is np.float64 and not np.isfinite(array).all():
-        place = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise BadTurns(f"{name} must be finite", key=name, advice=f"{column.axis} {place} has {array[place]}")
+        offset = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise BadTurns(f"{name} must be finite", key=name, advice=f"{column.axis} {offset} has {array[offset]}")
     return array
 
 

@@ -27,7 +27,7 @@ def meet(seconds: float) -> tuple[Store, Store, int, int]:
 
     Raises: RankLost after ``seconds``.
     """
-    place = f"{os.environ[MASTER_ADDR]}:{os.environ[MASTER_PORT]}"
+    address = f"{os.environ[MASTER_ADDR]}:{os.environ[MASTER_PORT]}"
     if os.environ[MASTER_PORT].strip("0") == "":
         raise RankLost("ranks cannot meet at MASTER_PORT=0: run torchrun --standalone, or name a free port")
     meetings: list[tuple[Store, Store, int, int]] = []
@@ -42,7 +42,7 @@ def meet(seconds: float) -> tuple[Store, Store, int, int]:
         meeting.start(find)
         meeting.wait()
     except JobTimeout:
-        raise not_found(f"the store at {place} does not answer") from None
+        raise not_found(f"the store at {address} does not answer") from None
     except (RuntimeError, ValueError, dist.DistError) as error:
         raise not_found(error) from None
     return meetings[0]

@@ -43,10 +43,10 @@ def export(source: Path, out: Path, trust_remote_code: bool = False) -> int:
         raise InvalidArgument(f"{source} holds no successful episode")
     for episode in solved:
         require_no_program(source, episode.info)
-    place = source.resolve().parents[1]
-    settings = RunFolder.open(place).stored_settings() if (place / "config.yaml").is_file() else None
+    parent = source.resolve().parents[1]
+    settings = RunFolder.open(parent).stored_settings() if (parent / "config.yaml").is_file() else None
     names = sorted({episode.environment or "" for episode in solved})
-    prompts = {name: _prompt_of(place, settings, name, trust_remote_code) for name in names}
+    prompts = {name: _prompt_of(parent, settings, name, trust_remote_code) for name in names}
     rows = [{"messages": conversation(episode, *prompts[episode.environment or ""])} for episode in solved]
     durable.write_text(out, "".join(json.dumps(row) + "\n" for row in rows))
     return len(rows)
@@ -71,10 +71,10 @@ def _prompt_of(run: Path, settings: RunSettings | None, name: str, trust_remote_
     environment = next((env for env in settings.all_environments if env.name == name), None)
     if environment is None:
         raise InvalidArgument(f"the settings of {run} have no environment {name!r:.80}, which an episode names")
-    place = environment.environment.id
-    if module_in(place) and not trust_remote_code:
-        raise untrusted(run, f"the environment {place!r:.80}")
-    return environment.context.prompt, str(getattr(maker(place), "instructions", ""))
+    env_id = environment.environment.id
+    if module_in(env_id) and not trust_remote_code:
+        raise untrusted(run, f"the environment {env_id!r:.80}")
+    return environment.context.prompt, str(getattr(maker(env_id), "instructions", ""))
 
 
 def read_source(source: Path) -> tuple[JournalMetadata, list[Episode]]:

@@ -170,8 +170,8 @@ class ServedEnvironment(Environment[TextAction, TextObservation, State]):
         event = await self._ask("reset", selected.id, seed)
         self._for_training = training
         self._state = State(episode_id=None if episode_id is None else str(episode_id)[:255], step_count=0)
-        place = {"split": tasks.split, "index": tasks.index_of(selected.id)}
-        return self._observation(event, {**place, "task": selected.id} if training else place)
+        location = {"split": tasks.split, "index": tasks.index_of(selected.id)}
+        return self._observation(event, {**location, "task": selected.id} if training else location)
 
     async def step_async(
         self, action: TextAction, timeout_s: float | None = None, **extra_arguments: object

@@ -53,14 +53,14 @@ def new_environment(name: str, folder: Path = Path()) -> list[Path]:
     def filled(text: str) -> str:
         return text.replace("my_env", name).replace("MyEnv", class_name(name))
 
-    places = {path: folder / filled(path.stem) for path in sorted(_TEMPLATE.glob("*.txt"))}
-    for place in places.values():
-        if place.exists():
-            raise InvalidArgument(f"{place} exists: choose another name or folder")
+    targets = {path: folder / filled(path.stem) for path in sorted(_TEMPLATE.glob("*.txt"))}
+    for target in targets.values():
+        if target.exists():
+            raise InvalidArgument(f"{target} exists: choose another name or folder")
     folder.mkdir(parents=True, exist_ok=True)
-    for source, place in places.items():
-        place.write_text(filled(source.read_text(encoding="utf-8")), encoding="utf-8")
-    return list(places.values())
+    for source, target in targets.items():
+        target.write_text(filled(source.read_text(encoding="utf-8")), encoding="utf-8")
+    return list(targets.values())
 
 
 def _name_conflict(name: str, folder: Path) -> str:

@@ -183,10 +183,10 @@ class Updater:
     def _mini_batches(self, rows: Sequence[Row], credit: Credit, rng: np.random.Generator) -> list[MiniBatch]:
         """The mini-batches of an epoch."""
         batches: list[MiniBatch] = []
-        for part in mini_batches(rows, self.settings.minibatches, rng):
-            with_gradient = self._rows_with_gradient(part, credit)
+        for mini_batch in mini_batches(rows, self.settings.minibatches, rng):
+            with_gradient = self._rows_with_gradient(mini_batch, credit)
             micro_batches = self._micro_batches(with_gradient) if with_gradient else []
-            batches.append(MiniBatch(micro_batches, normaliser_of(part), sum(row.length for row in part)))
+            batches.append(MiniBatch(micro_batches, normaliser_of(mini_batch), sum(row.length for row in mini_batch)))
         return batches
 
     def _rows_with_gradient(self, rows: Sequence[Row], credit: Credit) -> Sequence[Row]:

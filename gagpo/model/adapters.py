@@ -328,11 +328,11 @@ def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None
 
     tensors: written instead of the parameters, by the names of :func:`adapter_parameters`.
     """
-    form = AdapterForm.of(model)
-    assert form is not None
+    adapter_form = AdapterForm.of(model)
+    assert adapter_form is not None
     if tensors is None:
         tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in adapter_parameters(model).items()}
-    write(form, base, folder, tensors)
+    write(adapter_form, base, folder, tensors)
 
 
 def write(form: AdapterForm, base: Base, folder: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -131,9 +131,9 @@ def _cached(model: torch.nn.Module) -> list[Tensor]:
         cache.plan(np.arange(len(rows)), done, step)
         ids = torch.cat([row[a : a + n] for row, a, n in zip(rows, done, step, strict=True)])
         keep = torch.arange(len(ids), device=ids.device)
-        parts = forward(model, ids, cache, keep).float().log_softmax(-1).split(step.tolist())
-        for column, part in zip(logprobs, parts, strict=True):
-            column.append(part)
+        chunks = forward(model, ids, cache, keep).float().log_softmax(-1).split(step.tolist())
+        for column, chunk in zip(logprobs, chunks, strict=True):
+            column.append(chunk)
         done = done + step
     return [torch.cat(column) for column in logprobs]
 

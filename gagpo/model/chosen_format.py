@@ -70,12 +70,12 @@ def native_bfloat16(device: str) -> tuple[bool, str]:
     Support is not enough: torch multiplies bfloat16 on every CPU, but without these instructions in a plain loop, 10 to
     50 times slower than float32. GPUs before Ampere emulate it in the same way.
     """
-    kind = torch.device(device).type
-    if kind == "cuda":
+    device_type = torch.device(device).type
+    if device_type == "cuda":
         return _of_gpu(device)
-    if kind == "mps" or platform.system() == "Darwin":
+    if device_type == "mps" or platform.system() == "Darwin":
         return False, "PyTorch has no fast bfloat16 on macOS"
-    if kind == "cpu" and (answer := _of_cpu()) is not None:
+    if device_type == "cpu" and (answer := _of_cpu()) is not None:
         return answer
     factor = slowdown(device)
     comparison = f"a bfloat16 product takes {factor:.1f} times as long as a float32 product here"

@@ -257,11 +257,11 @@ def refuse_remote_code(name: str, revision: str | None = None) -> None:
 
 def require_whole(name: str, model: torch.nn.Module, info: dict[str, Any]) -> None:
     """Raise ModelError unless model and files have the same tensors, all of them finite."""
-    for kind, keys in (("missing", info["missing_keys"]), ("unexpected", info["unexpected_keys"])):
+    for problem, keys in (("missing", info["missing_keys"]), ("unexpected", info["unexpected_keys"])):
         if keys:
             first = min(map(str, keys))
             raise ModelError(
-                f"model {name}: {len(keys)} tensors are {kind}, the first {first!r}; the folder is incomplete or of "
+                f"model {name}: {len(keys)} tensors are {problem}, the first {first!r}; the folder is incomplete or of "
                 "another architecture; save it again with save_pretrained"
             )
     if info["mismatched_keys"]:

@@ -47,9 +47,9 @@ class ShardedUnit(torch.nn.Module):
     def __init__(self, *parts: torch.nn.Module):
         super().__init__()
         self.parts = torch.nn.ModuleList(parts)
-        for part in parts:
+        for module in parts:
             # A plain attribute: torch would register this module as a submodule of its own part, an endless tree.
-            object.__setattr__(part, _UNIT, self)
+            object.__setattr__(module, _UNIT, self)
 
     def forward(self, compute: Callable[[], T]) -> T:
         return compute()
@@ -76,19 +76,19 @@ def shard(
     if mesh is None:
         return
     # Pinned memory is copied to a GPU while it computes; without a GPU there is nothing to pin it for.
-    place = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
+    offload_policy = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     whole = MixedPrecisionPolicy(cast_forward_inputs=False)
     policy = half if precision == "bfloat16" else whole
     for block in blocks_of(model):
         # Freed layers are gathered again in the backward pass: memory is paid with half as many bytes more.
         free = unsharded != "all"
-        fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=place, reshard_after_forward=free)
+        fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=offload_policy, reshard_after_forward=free)
     if head is not None:
-        fully_shard(head, mesh=mesh, mp_policy=whole, offload_policy=place)
-    unit = ShardedUnit(*(part for part in (model, head) if part is not None))
+        fully_shard(head, mesh=mesh, mp_policy=whole, offload_policy=offload_policy)
+    unit = ShardedUnit(*(module for module in (model, head) if module is not None))
     trained = any(parameter.requires_grad for parameter in unit.parameters())
-    fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=place, reshard_after_forward=not trained)
+    fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload_policy, reshard_after_forward=not trained)
 
 
 def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
@@ -182,14 +182,14 @@ def local_parts(tensors: Iterable[tuple[str, Tensor]], mesh: DeviceMesh | None) 
 
     mesh: of all ranks on the CPU; None if nothing is sharded.
     """
-    parts: dict[str, Tensor] = {}
+    shards: dict[str, Tensor] = {}
     for name, tensor in tensors:
         if isinstance(tensor, DTensor):
             assert mesh is not None
             local = tensor.to_local().detach().to("cpu", copy=True)
-            parts[name] = DTensor.from_local(
+            shards[name] = DTensor.from_local(
                 local, mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
             )
         else:
-            parts[name] = tensor.detach().to("cpu", copy=True)
-    return parts
+            shards[name] = tensor.detach().to("cpu", copy=True)
+    return shards

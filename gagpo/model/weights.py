@@ -88,8 +88,8 @@ def gather(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """
     if not isinstance(tensor, DTensor):
         return tensor
-    parts: DTensor = tensor.to(tensor.device_mesh.device_type, dtype or tensor.dtype)  # type: ignore[assignment]
-    gathered: Tensor = parts.full_tensor()
+    local: DTensor = tensor.to(tensor.device_mesh.device_type, dtype or tensor.dtype)  # type: ignore[assignment]
+    gathered: Tensor = local.full_tensor()
     return gathered
 
 

@@ -24,8 +24,8 @@ def summary(parts: Iterable[dict[str, Tensor]]) -> dict[str, float]:
     ``explained_variance`` (variance).
     """
     total: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.items():
+    for entry in parts:
+        for name, value in entry.items():
             number = float(value)
             total[name] = max(total.get(name, number), number) if name in LARGEST else total.get(name, 0.0) + number
     result = {name: total[name] / total["tokens"] for name in PER_TOKEN if name in total}

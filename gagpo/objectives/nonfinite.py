@@ -36,7 +36,7 @@ def find_nonfinite(layout: Layout, **tensors: Tensor | None) -> tuple[str, list[
         bad_K = torch.nonzero(~torch.isfinite(tensor.detach())).flatten()
         if len(bad_K):
             rows = torch.unique(layout.row_K[bad_K]).tolist()
-            place = int(bad_K[0])
-            value = float(tensor[place])
-            return f"{name} has {len(bad_K)} values that are not finite; the first, token {place}, is {value}", rows
+            offset = int(bad_K[0])
+            value = float(tensor[offset])
+            return f"{name} has {len(bad_K)} values that are not finite; the first, token {offset}, is {value}", rows
     return None

@@ -193,9 +193,9 @@ class Correction(Options):
     @model_validator(mode="after")
     def _options_of_their_kind(self) -> Correction:
         masks = ("icepop", "sequence")
-        for option, kinds in {"cap": ("tis",), "low": masks, "high": masks}.items():
-            if self.name not in kinds and getattr(self, option) != type(self).model_fields[option].default:
-                raise InvalidArgument(f"{option} requires correction {' or '.join(kinds)} (got {self.name})")
+        for option, corrections in {"cap": ("tis",), "low": masks, "high": masks}.items():
+            if self.name not in corrections and getattr(self, option) != type(self).model_fields[option].default:
+                raise InvalidArgument(f"{option} requires correction {' or '.join(corrections)} (got {self.name})")
         return self
 
 

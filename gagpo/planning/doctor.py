@@ -123,8 +123,8 @@ class Machine:
         with torch.no_grad():
             for number, parameter in enumerate(model.parameters(), 1):
                 if parameter.dim() > 1:  # norms stay 1
-                    place = torch.arange(1.0, parameter.numel() + 1, dtype=torch.float64)
-                    parameter.copy_(0.05 * (number * place.square()).sin().view(parameter.shape))
+                    value = torch.arange(1.0, parameter.numel() + 1, dtype=torch.float64)
+                    parameter.copy_(0.05 * (number * value.square()).sin().view(parameter.shape))
         folder = Path(self._files.name) / "model"
         save_folder(model, tokenizer, folder)
         return str(folder)
@@ -192,10 +192,10 @@ def check_host(machine: Machine) -> Finding:
 
 def check_disk(machine: Machine) -> Finding:
     """Check the space on the disk for run folders."""
-    place = machine.runs.absolute()
-    while not place.is_dir():
-        place = place.parent
-    free = shutil.disk_usage(place).free / GB
+    folder = machine.runs.absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free / GB
     advice = ["a checkpoint takes 12 bytes a parameter, and two are kept: name a larger disk with --runs"]
     values = {"folder": str(machine.runs), "free_gb": free}
     return judged(f"{free:.0f} GB free for {machine.runs}", values, advice if free < DISK_GB else [], "warning")
@@ -219,15 +219,15 @@ def check_device(machine: Machine) -> Finding:
     formats = formats_for(machine.device)
     if not machine.on_gpu:
         return check_cpu(machine, formats)
-    (free, whole), about = torch.cuda.mem_get_info(machine.device), torch.cuda.get_device_properties(machine.device)
-    summary = f"{about.name}, {whole / GB:.0f} GB; dtype auto: {formats}"
+    (free, total), about = torch.cuda.mem_get_info(machine.device), torch.cuda.get_device_properties(machine.device)
+    summary = f"{about.name}, {total / GB:.0f} GB; dtype auto: {formats}"
     values = {"gpu": str(about.uuid), "formats": vars(formats)}
     if machine.ranks.gathered(str(about.uuid)).count(str(about.uuid)) > 1:
         advice = "let every rank see all GPUs of its machine: unset CUDA_VISIBLE_DEVICES, or name them all in it"
         return Finding("failed", f"{summary}: another rank has it too", values, advice)
     problems = []
-    if whole - free > HELD * whole:
-        problems.append(f"other processes hold {(whole - free) / GB:.1f} GB of {machine.device}: see nvidia-smi")
+    if total - free > HELD * total:
+        problems.append(f"other processes hold {(total - free) / GB:.1f} GB of {machine.device}: see nvidia-smi")
     if formats.sampling != "bfloat16" and machine.dtype == "bfloat16":
         problems.append(f"{formats.reason}: leave training.dtype and engine.dtype at auto")
     return judged(summary, values, problems, "warning")

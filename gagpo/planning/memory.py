@@ -51,8 +51,8 @@ def sharded_note(settings: RunSettings) -> str:
 
 def peak(parts: Sequence[Part]) -> tuple[float, str]:
     """Peak bytes on the device, and the phase of the peak."""
-    on_device = [part for part in parts if not part.host]
-    sums = {phase: sum(part.bytes for part in on_device if phase in part.phases) for phase in PHASES}
+    on_device = [segment for segment in parts if not segment.host]
+    sums = {phase: sum(segment.bytes for segment in on_device if phase in segment.phases) for phase in PHASES}
     highest = max(PHASES, key=lambda phase: sums[phase])
     return sums[highest], highest
 
@@ -64,25 +64,25 @@ def state_parts(settings: RunSettings, shape: Shape) -> list[Part]:
     count = adapted or shape.parameters  # of the trained parameters
     frozen, base_format = base_bytes(settings, shape)
     sharded = sharded_note(settings)
-    parts = [
+    segments = [
         Part("weights", (frozen + 4 * adapted) / ranks, PHASES, base_format + sharded),
         Part("gradients", 4 * count / ranks, ("loss", "backward", "step"), "float32; freed after each step" + sharded),
         Part("optimiser", MOMENTS * count / ranks, ITERATION, "Adam's two moments, float32" + sharded),
     ]
     if settings.device != "cpu":
         note = "the square root of a moment, of all weights"
-        parts.append(Part("optimiser's step", 4 * count / ranks, ("step",), note))
+        segments.append(Part("optimiser's step", 4 * count / ranks, ("step",), note))
     if settings.algorithm.kl.coefficient > 0 and not adapted:  # with an adapter the frozen weights are the reference
         note = f"{settings.engine.dtype}, for algorithm.kl" + sharded
-        parts.append(Part("reference", _size(settings.engine.dtype) * count / ranks, PHASES, note))
+        segments.append(Part("reference", _size(settings.engine.dtype) * count / ranks, PHASES, note))
     if ranks > 1:
-        parts += gathered_parts(settings, shape)
-    parts += loading_parts(settings, shape)
+        segments += gathered_parts(settings, shape)
+    segments += loading_parts(settings, shape)
     if settings.training.ema:
         note = "moving average of the weights, float32" + sharded
         phases = PHASES if samples_from_copy(settings) else ITERATION  # made after the check, before the copy is filled
-        parts.append(Part("ema", 4 * count / ranks, phases, note, host=settings.device != "cpu"))
-    return parts
+        segments.append(Part("ema", 4 * count / ranks, phases, note, host=settings.device != "cpu"))
+    return segments
 
 
 def loading_parts(settings: RunSettings, shape: Shape) -> list[Part]:
@@ -185,24 +185,26 @@ def engine_parts(settings: RunSettings, shape: Shape, row: int, gigabytes: float
         allocated = max(minimum, share * gigabytes * GB) if gigabytes else minimum
         note = f"engine.gpu_memory_utilization={share:g}; weights and one response need {minimum / GB:.1f} GB"
         return [Part("engine weights and KV cache", allocated, phases, note), *_sending(settings, largest)]
-    parts = []
+    segments = []
     if samples_from_copy(settings):
         if ranks > 1:
             note = "the largest, gathered from all ranks"
-            parts.append(Part("a weight in transfer", 4 * largest, ("loading", "sampling"), note))
+            segments.append(Part("a weight in transfer", 4 * largest, ("loading", "sampling"), note))
         loading = ("loading", *phases)
-        parts.append(Part("engine weights", size * shape.parameters, loading, f"a copy in {engine.dtype}"))
+        segments.append(Part("engine weights", size * shape.parameters, loading, f"a copy in {engine.dtype}"))
     if rollout.ahead:
-        parts.append(Part("weights in transfer", 4 * shape.parameters, ITERATION, "a copy, until the engine has them"))
+        segments.append(
+            Part("weights in transfer", 4 * shape.parameters, ITERATION, "a copy, until the engine has them")
+        )
     sessions = most_sessions(settings)
     capacity = -(-(row + 1) // 128) * 128  # the cache grows by blocks of 128 tokens
     note = f"{sessions} sessions of {capacity} tokens, {engine.dtype}"
-    parts.append(Part("KV cache", token * sessions * capacity, phases, note))
+    segments.append(Part("KV cache", token * sessions * capacity, phases, note))
     sampled = sessions * shape.vocabulary * (24 + (size if size < 4 else 0))
-    parts.append(
+    segments.append(
         Part("sampling", sampled, ("sampling",), "logits, probabilities and their sums, 24 bytes per vocabulary entry")
     )
-    return parts
+    return segments
 
 
 def most_sessions(settings: RunSettings) -> int:
@@ -256,30 +258,32 @@ def update_parts(settings: RunSettings, shape: Shape, row: int, prompt: int, tur
         layer += KEPT_SCORE * scores
     if settings.device == "cpu" and half and scores <= SMALL_SCORES and native_bfloat16("cpu")[0]:
         layer += 2 * scores  # where the CPU multiplies bfloat16, few attention scores are materialized and kept
-    whole = settings.lora is None or settings.lora.base_dtype == "float32"
+    full_precision = settings.lora is None or settings.lora.base_dtype == "float32"
     copies = 0
     if half and not sharded:  # autocast keeps a bfloat16 copy of each float32 weight for a pass
-        copies = 2 * (shape.parameters if whole else shape.embeddings)
+        copies = 2 * (shape.parameters if full_precision else shape.embeddings)
     ends = 3 * width * tokens * shape.width  # input and output of the last norm, and its selected rows
     checkpointed = training.gradient_checkpointing
     stored, contents = layer, "6 D + 4 F + 2 A + 2 C numbers per token and layer"
     if checkpointed:
         stored, contents = tokens * width * shape.width, "the input of every layer"
-    parts = [Part("activations", shape.layers * stored + ends, ("loss", "backward"), f"{tokens} tokens; {contents}")]
+    segments = [Part("activations", shape.layers * stored + ends, ("loss", "backward"), f"{tokens} tokens; {contents}")]
     if shape.materialized and scores > KEPT_SCORES:
         block = RECOMPUTED_SCORE * tokens * shape.heads * min(BLOCK, row)
-        parts.append(Part("scores", block, ("loss", "backward"), f"of a block of {BLOCK} queries, materialized"))
+        segments.append(Part("scores", block, ("loss", "backward"), f"of a block of {BLOCK} queries, materialized"))
     if checkpointed:
         work = layer + width * 2 * tokens * shape.feed_forward * shape.experts
-        parts.append(Part("recomputed layer", work, ("backward",), "activations of one layer, computed a second time"))
+        segments.append(
+            Part("recomputed layer", work, ("backward",), "activations of one layer, computed a second time")
+        )
     if copies:
         phases = ("loss",) if checkpointed else ("loss", "backward")
-        parts.append(Part("half-precision copies", copies, phases, "of the weights, for one pass"))
+        segments.append(Part("half-precision copies", copies, phases, "of the weights, for one pass"))
     trained = row - prompt * turns if settings.context.history == "full" else 0.0
     fraction = min(1.0, max(trained, settings.rollout.max_tokens) / row)
     logits = logits_bytes(shape, max(1, round(fraction * tokens)), half, settings.device.partition(":")[0])
-    parts.append(Part("logits", logits, ("loss",), "16 bytes each, in chunks; the output layer's gradient"))
-    return parts
+    segments.append(Part("logits", logits, ("loss",), "16 bytes each, in chunks; the output layer's gradient"))
+    return segments
 
 
 def layer_bytes(shape: Shape, half: bool) -> float:

@@ -144,16 +144,20 @@ class MemoryPlan:
 
     def on_host(self, processes: int = 1) -> float:
         """Peak bytes in the host memory of a machine with so many ranks of this run."""
-        host_parts = [part for part in self.parts if part.host]
+        host_parts = [segment for segment in self.parts if segment.host]
         return max(
-            sum(part.bytes * (1 if part.per_machine else processes) for part in host_parts if phase in part.phases)
+            sum(
+                segment.bytes * (1 if segment.per_machine else processes)
+                for segment in host_parts
+                if phase in segment.phases
+            )
             for phase in PHASES
         )
 
     def record(self) -> dict[str, object]:
         """Plain values for JSON."""
-        most, phase = self.peak()
-        return {**asdict(self), "peak": most, "peak_phase": phase}
+        highest, phase = self.peak()
+        return {**asdict(self), "peak": highest, "peak_phase": phase}
 
 
 def shape_of(settings: RunSettings) -> Shape:
@@ -237,7 +241,7 @@ def plan(
     disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": most}
     shards = settings.processes // Cluster(machines, settings.processes // machines).replicas(settings)
     sharded = settings.model_copy(update={"processes": shards})
-    parts = [
+    segments = [
         *state_parts(sharded, shape),
         *engine_parts(settings, shape, row, gigabytes),
         *update_parts(settings, shape, row, guess.prompt, usual_turns),
@@ -251,7 +255,7 @@ def plan(
         ),
         Part("program", PROGRAM, PHASES, "Python and its libraries", host=settings.device != "cpu"),
     ]
-    return MemoryPlan(shape, parts, tokens, hours, disk)
+    return MemoryPlan(shape, segments, tokens, hours, disk)
 
 
 def _experience(settings: RunSettings, guess: Guess, tokens: Mapping[str, float]) -> float:

@@ -50,8 +50,8 @@ class IterationProfile:
         total = sum(self.wall.values())
         longest = max(self.wall.values())
         rows = [
-            [part, f"{wall:.2f}", f"{wall / total:.0%}", f"{self.cpu[part]:.2f}", "#" * round(BAR * wall / longest)]
-            for part, wall in self.wall.items()
+            [span, f"{wall:.2f}", f"{wall / total:.0%}", f"{self.cpu[span]:.2f}", "#" * round(BAR * wall / longest)]
+            for span, wall in self.wall.items()
             if wall > 0
         ]
         rows.append(["an iteration", f"{total:.2f}", "100%", f"{sum(self.cpu.values()):.2f}", ""])
@@ -84,8 +84,8 @@ def profile(settings: RunSettings, iterations: int) -> IterationProfile:
 
     with tempfile.TemporaryDirectory(prefix="gagpo-profile-") as folder, spans.running():
         Trainer(RunFolder.create(Path(folder) / "run", settings), report, quiet=True).run()
-    wall = {part: spans.wall.get(part, 0.0) / iterations for part in PARTS}
-    cpu = {part: spans.processor.get(part, 0.0) / iterations for part in PARTS}
+    wall = {span: spans.wall.get(span, 0.0) / iterations for span in PARTS}
+    cpu = {span: spans.processor.get(span, 0.0) / iterations for span in PARTS}
     return IterationProfile(wall, cpu, metrics)
 
 

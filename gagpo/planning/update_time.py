@@ -61,7 +61,7 @@ class UpdateTime:
 
     def bottleneck(self) -> str:
         """What takes most of the time, in words."""
-        parts = {
+        shares = {
             "decoding (GPU memory bandwidth)": self.decoding,
             "reading prompts (arithmetic)": self.prompts,
             "forward and backward passes (arithmetic)": self.arithmetic if self.update == self.arithmetic else 0.0,
@@ -70,7 +70,7 @@ class UpdateTime:
             "weights to the engine": self.weights,
             "the exchange of episodes": self.episodes,
         }
-        return max(parts, key=lambda name: parts[name])
+        return max(shares, key=lambda name: shares[name])
 
 
 def time_of(

@@ -31,13 +31,13 @@ def require_room_for_run(folder: Path, entries: Sequence[Entry], training: Train
 
 def require_room(folder: Path, entries: Sequence[Entry], count: int = 1) -> None:
     """Raise CheckpointError if ``count`` more checkpoints do not fit the disk of ``folder``."""
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(place).free
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
     required = count * checkpoint_bytes(entries)
     if required > free:
         need = "a checkpoint needs" if count == 1 else f"{count} checkpoints need"
         raise CheckpointError(
-            f"{need} {required / GB:.3g} GB and {place} has {free / GB:.3g} GB free: make room, choose another "
+            f"{need} {required / GB:.3g} GB and {existing} has {free / GB:.3g} GB free: make room, choose another "
             "place with --runs, or set a lower training.max_checkpoints or training.best_metric=null",
             advice=("earlier checkpoints are kept"),
         )

@@ -86,7 +86,7 @@ def read_text(path: Path) -> str:
 
 def key_path(location: tuple[int | str, ...]) -> str:
     """``("tasks", 0, "tries")`` as ``tasks[0].tries``."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in written(location)).removeprefix(".")
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in written(location)).removeprefix(".")
 
 
 def shortened(value: object, length: int = 60) -> str:

@@ -210,8 +210,10 @@ def of_environment(name: str, env: str) -> str:
 
 def environments_of(names: Iterable[str]) -> list[str]:
     """The environments whose metrics are logged separately; none in a run of one."""
-    parts = [name.partition("/") for name in names]
-    return list(dict.fromkeys(env for metric, _, env in parts if env and metric in ("success_rate", "reward_mean")))
+    split_names = [name.partition("/") for name in names]
+    return list(
+        dict.fromkeys(env for metric, _, env in split_names if env and metric in ("success_rate", "reward_mean"))
+    )
 
 
 def find(name: str) -> Metric:

@@ -87,8 +87,8 @@ class RunFolder:
         if not self.is_new:
             return
         _require_no_run(self.path)
-        for part in PARTS:
-            (self.path / part).mkdir(parents=True, exist_ok=True)
+        for folder in PARTS:
+            (self.path / folder).mkdir(parents=True, exist_ok=True)
         pinned = {COMMIT: self._commit} if self._commit else {}
         durable.write_text(self.path / "versions.json", json.dumps({**versions(), **pinned}, indent=1) + "\n")
         durable.write_text(self.path / "config.yaml", dump(self.settings))
@@ -206,8 +206,8 @@ class RunFolder:
     def remove_leftovers(self) -> None:
         """Remove what a killed process has left half written, while the run is locked."""
         durable.remove_leftovers(self.path)  # another process may write a report or pages
-        for part in PARTS:
-            durable.remove_leftovers(self.path / part, alone=True)
+        for folder in PARTS:
+            durable.remove_leftovers(self.path / folder, alone=True)
 
     # Metrics ----------------------------------------------------------------------------------------------------------
 

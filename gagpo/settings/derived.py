@@ -91,4 +91,6 @@ def require_same_recipe(work: Path, settings: RunSettings) -> None:
 def _flat(value: object, name: str = "") -> dict[str, object]:
     if not isinstance(value, dict):
         return {name: value}
-    return {path: leaf for key, part in value.items() for path, leaf in _flat(part, f"{name}.{key}".strip(".")).items()}
+    return {
+        path: leaf for key, inner in value.items() for path, leaf in _flat(inner, f"{name}.{key}".strip(".")).items()
+    }

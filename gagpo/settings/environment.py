@@ -23,13 +23,13 @@ from gagpo.settings.training import EvaluationSettings
 def require_plain(value: object, where: str = "") -> object:
     """``value``; ValueError if JSON cannot hold it unchanged, because the run's config.yaml must be read back."""
     if isinstance(value, dict):
-        for key, part in value.items():
+        for key, inner in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"the key {key!r}{where} is not text; quote it")
-            require_plain(part, f" of {key}")
+            require_plain(inner, f" of {key}")
     elif isinstance(value, list):
-        for part in value:
-            require_plain(part, where)
+        for inner in value:
+            require_plain(inner, where)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"the value {value}{where} is not a finite number")
     elif not isinstance(value, str | int | float | None):

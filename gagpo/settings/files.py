@@ -124,8 +124,8 @@ def _apply(values: dict[str, object], override: str) -> None:
     for depth, name in enumerate(path):
         if [name, *path[depth + 1 :], last][:2] == ["kwargs", "tasks"] and section.get("tasks"):
             continue  # an environment's `tasks` are passed on as kwargs.tasks
-        place = _place(section, name, override)
-        inner = section[place] if isinstance(section, list) else section.get(place)
+        index = _place(section, name, override)
+        inner = section[index] if isinstance(section, list) else section.get(index)
         if isinstance(inner, str) and path[0] == "algorithm":  # a name is short for options with that name
             inner = {"name" if depth else "preset": inner}
         if isinstance(inner, str) and key.startswith("engine.") and not depth:
@@ -139,7 +139,7 @@ def _apply(values: dict[str, object], override: str) -> None:
         inner = {} if inner is None else inner
         if not isinstance(inner, dict | list):
             raise SettingsError(f"override {override!r:.80}: {name!r} holds a single value, not a section")
-        section[place] = section = inner.copy()  # the caller's values stay unchanged
+        section[index] = section = inner.copy()  # the caller's values stay unchanged
     last = _place(section, last, override)
     try:
         value = parse_yaml(text)
@@ -147,7 +147,7 @@ def _apply(values: dict[str, object], override: str) -> None:
         raise SettingsError(f"override {override!r:.80}: the value is not YAML ({error})", advice="quote it") from None
     before = section.get(last) if key == "engine" and isinstance(value, str) else None
     if isinstance(before, dict):  # another engine samples in the same precision, but has other options
-        value = {**{name: part for name, part in before.items() if name != "options"}, "name": value}
+        value = {**{name: entry for name, entry in before.items() if name != "options"}, "name": value}
     section[last] = value
 
 
@@ -167,15 +167,15 @@ def _place(section: dict[str, object] | list[object], name: str, override: str) 
 
 def _explain(key: str, details: Sequence[ErrorDetails], where: str, overrides: Sequence[str]) -> str:
     where = _origin(key, where, overrides)
-    kind = details[0]["type"]
-    if kind == "extra_forbidden":
+    error_type = details[0]["type"]
+    if error_type == "extra_forbidden":
         if (near := keys.nearest_key(RunSettings, key)) != key:
             return f"{where}: unknown key {key!r}; the nearest valid key is {near!r}"
         if "." in str(details[0]["loc"][-1]):
             written = ": {".join(key.split(".")) + ": ..." + "}" * key.count(".")
             return f"{where}: key {key!r} must be written in sections: {written}"
         return f"{where}: key {key!r} belongs to another choice than the one in {key.rpartition('.')[0]!r}"
-    if kind == "missing":
+    if error_type == "missing":
         return f"{where}: key {key!r} is missing"
     return f"{where}: {sentence(key or 'settings', complaint(*details))}"
 

@@ -35,10 +35,10 @@ CHANGEABLE = (
 def keys(section: type[BaseModel], path: str = "") -> Iterator[str]:
     """All dotted keys below ``section``, including sections and all choices of options."""
     for name, field in section.model_fields.items():
-        place = f"{path}.{name}".strip(".")
-        yield place
+        key = f"{path}.{name}".strip(".")
+        yield key
         for option in options(field.annotation):
-            yield from keys(option, place)
+            yield from keys(option, key)
 
 
 def options(annotation: object) -> list[type[BaseModel]]:
@@ -52,7 +52,7 @@ def options(annotation: object) -> list[type[BaseModel]]:
         if issubclass(annotation, EngineOptions):
             return [ENGINES.find(name) for name in ENGINES.builtin]
         return [annotation] if issubclass(annotation, BaseModel) else []
-    sections = [option for part in typing.get_args(annotation) for option in options(part)]
+    sections = [option for argument in typing.get_args(annotation) for option in options(argument)]
     if typing.get_origin(annotation) is list:
         return [option for option in sections if not issubclass(option, CreditSettings)]
     return sections
@@ -62,16 +62,16 @@ def place(section: type[BaseModel], location: Sequence[str]) -> str:
     """The dotted key of a place in a validation error."""
     written: list[str] = []
     sections = [section]
-    for part in location:
+    for step in location:
         fields = [section.model_fields for section in sections]
-        inner = [option for field in fields if part in field for option in options(field[part].annotation)]
+        inner = [option for field in fields if step in field for option in options(field[step].annotation)]
         # A discriminated choice adds its name to the location, which is not in the file.
-        if not any(part in field for field in fields):
-            if written and any(field["name"].default == part for field in fields if "name" in field):
+        if not any(step in field for field in fields):
+            if written and any(field["name"].default == step for field in fields if "name" in field):
                 continue
             inner = sections
         sections = inner
-        written.append(part)
+        written.append(step)
     return ".".join(written)
 
 

@@ -33,11 +33,11 @@ def require_environments(settings: RunSettings) -> None:
 
 def require_device(name: str) -> None:
     """Raise SettingsError if torch cannot compute on the device ``name``."""
-    kind = name.partition(":")[0]
-    if kind == "cpu":
+    device_type = name.partition(":")[0]
+    if device_type == "cpu":
         return
     reason = ""
-    if kind == "cuda" and version("torch").endswith("+cpu"):  # without the import, which takes a second
+    if device_type == "cuda" and version("torch").endswith("+cpu"):  # without the import, which takes a second
         reason = "Torch not compiled with CUDA enabled"
     else:
         import torch

@@ -43,9 +43,9 @@ def differing_words(config: str | Path, settings: RunSettings, overrides: Sequen
 
     settings: of the config with the overrides.
     """
-    words = {key: word_of(key, text) for key, text in last_values(overrides).items() if _counts(key)}
-    differing = differing_keys(config, settings, words) if words else set()
-    return {key: word for key, word in words.items() if key in differing}
+    labels = {key: word_of(key, text) for key, text in last_values(overrides).items() if _counts(key)}
+    differing = differing_keys(config, settings, labels) if labels else set()
+    return {key: word for key, word in labels.items() if key in differing}
 
 
 def last_values(overrides: Sequence[str]) -> dict[str, str]:
@@ -75,12 +75,12 @@ def join_words(name: str, words: Mapping[str, str]) -> str:
     """
     ordered = [word for key, word in words.items() if key != "seed"]
     ordered += [words["seed"]] if "seed" in words else []
-    whole = "-".join([name, *ordered])
-    if len(whole) <= LONGEST_NAME:
-        return whole
+    joined = "-".join([name, *ordered])
+    if len(joined) <= LONGEST_NAME:
+        return joined
     # The seed stays readable, because runs that differ only in it are grouped by their names.
-    ending = f"-{_digest(whole)}" + (f"-{words['seed']}" if "seed" in words else "")
-    return whole[: LONGEST_NAME - len(ending)].rstrip("-.") + ending
+    ending = f"-{_digest(joined)}" + (f"-{words['seed']}" if "seed" in words else "")
+    return joined[: LONGEST_NAME - len(ending)].rstrip("-.") + ending
 
 
 def word_of(key: str, text: str) -> str:
@@ -105,12 +105,12 @@ def words_of(key: str, texts: Sequence[str]) -> list[str]:
     >>> words_of("model", ["runs/a/best", "runs/b/best"])
     ['model-runs-a-best', 'model-runs-b-best']
     """
-    words = [word_of(key, text) for text in texts]
-    if len(set(words)) < len(words):
-        words = [f"{short_key(key)}-{_plain(text)}" for text in texts]
-    if len(set(words)) < len(words):
-        words = [f"{word}-{_digest(text)}" for word, text in zip(words, texts, strict=True)]
-    return words
+    labels = [word_of(key, text) for text in texts]
+    if len(set(labels)) < len(labels):
+        labels = [f"{short_key(key)}-{_plain(text)}" for text in texts]
+    if len(set(labels)) < len(labels):
+        labels = [f"{word}-{_digest(text)}" for word, text in zip(labels, texts, strict=True)]
+    return labels
 
 
 def _counts(key: str) -> bool:
@@ -151,11 +151,11 @@ def _digest(text: str) -> str:
 
 def _at(values: object, key: str) -> object:
     """The value at a dotted key of plain data, in a list by a row's number or name; None if there is none."""
-    for part in key.split("."):
+    for name in key.split("."):
         if isinstance(values, list):
             rows = {str(row.get("name")): row for row in values if isinstance(row, dict)}
-            numbered = values[int(part)] if part.isdecimal() and int(part) < len(values) else None
-            values = rows.get(part, numbered)
+            numbered = values[int(name)] if name.isdecimal() and int(name) < len(values) else None
+            values = rows.get(name, numbered)
         else:
-            values = values.get(part) if isinstance(values, dict) else None
+            values = values.get(name) if isinstance(values, dict) else None
     return values

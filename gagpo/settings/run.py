@@ -112,8 +112,8 @@ class RunSettings(Options):
     @field_validator("device")
     @classmethod
     def _known_device(cls, device: str) -> str:
-        kind, colon, number = device.partition(":")
-        if kind not in DEVICES or (colon and not re.fullmatch("[0-9]{1,3}", number)):
+        device_type, colon, number = device.partition(":")
+        if device_type not in DEVICES or (colon and not re.fullmatch("[0-9]{1,3}", number)):
             raise InvalidArgument(
                 f"device must be one of {', '.join(DEVICES)}, or such as cuda:1, got {device!r:.80}", key="device"
             )

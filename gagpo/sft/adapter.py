@@ -53,16 +53,16 @@ def keep_base(sft: SftSettings, work: Path) -> None:
     source = adapter_of(sft.base_model)
     if source is None or adapters.config_of(source).rank != sft.lora:
         return
-    with durable.replacing_folder(work / FOLDER) as place:
+    with durable.replacing_folder(work / FOLDER) as folder_under_way:
         for name in (adapters.CONFIG, adapters.WEIGHTS, adapters.BASE):
             if (source / name).exists():
-                shutil.copy(source / name, place / name)
+                shutil.copy(source / name, folder_under_way / name)
 
 
 def adapter_of(model: str) -> Path | None:
     """The adapter of a model: the folder itself or a starter's, or the subfolder that SFT wrote; None without one."""
     folder = Path(folder_of(model))
-    return next((place for place in (folder, folder / FOLDER) if adapters.is_adapter(place)), None)
+    return next((candidate for candidate in (folder, folder / FOLDER) if adapters.is_adapter(candidate)), None)
 
 
 def with_adapter(model: torch.nn.Module, sft: SftSettings, work: Path, device: str) -> Trained:

@@ -51,14 +51,14 @@ def conversations(path: Path, columns: Mapping[str, str]) -> Iterator[tuple[str,
 
     Raises: InvalidArgument naming the file, the row and the columns that it has.
     """
-    for place, row in rows_of(path):
+    for row_name, row in rows_of(path):
         try:
             chosen = renamed(row, columns)
             if "prompt" in columns:  # the user's choice, whatever else the row holds
                 chosen = {name: value for name, value in chosen.items() if name not in ("messages", "conversations")}
-            yield place, conversation_of(chosen)
+            yield row_name, conversation_of(chosen)
         except InvalidArgument as error:
-            raise InvalidArgument(error, where=place) from None
+            raise InvalidArgument(error, where=row_name) from None
 
 
 def holds_conversations(path: Path, columns: Mapping[str, str]) -> bool:
@@ -78,12 +78,12 @@ def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         is_lines = suffix_of(file) not in SUFFIXES or suffix_of(file) in (".jsonl", ".ndjson")
         require_readable(file)
         for number, row in _json_lines(file) if is_lines else _table_rows(file):
-            place = f"{file}, {'line' if is_lines else 'row'} {number}"
+            row_name = f"{file}, {'line' if is_lines else 'row'} {number}"
             if isinstance(row, Exception):
-                raise InvalidArgument(row, where=place)
+                raise InvalidArgument(row, where=row_name)
             if not isinstance(row, dict):
-                raise InvalidArgument(f"must be an object, got {row!r:.40}", where=place)
-            yield place, row
+                raise InvalidArgument(f"must be an object, got {row!r:.40}", where=row_name)
+            yield row_name, row
 
 
 def _files(path: Path) -> list[Path]:
@@ -144,12 +144,12 @@ def _messages(row: Mapping[str, Any]) -> object:
     if "messages" in row:
         return _without_null(_parsed(row, "messages"))
     if "conversations" in row:
-        return [_of_sharegpt(message, place) for place, message in enumerate(_list(row, "conversations"))]
+        return [_of_sharegpt(message, index) for index, message in enumerate(_list(row, "conversations"))]
     pair = next((pair for pair in PAIRS if all(name in row for name in pair)), None)
     if pair is None:
-        forms = "messages, or prompt and completion"
+        expected = "messages, or prompt and completion"
         raise InvalidArgument(
-            f"no conversation: no columns {forms}; {columns_text(row)}; name them with "
+            f"no conversation: no columns {expected}; {columns_text(row)}; name them with "
             "sft.data={path: FILE, columns: {prompt: NAME, completion: NAME}}"
         )
     question = row[pair[0]]

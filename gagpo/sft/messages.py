@@ -65,7 +65,7 @@ def read_messages(
     template = ConversationTemplate(TextEncoder(tokenizer), variables or {}, calls)
     end_tokens = _EndTokens(tokenizer)
     episodes: list[Episode] = []
-    for place, row in conversations(path, columns or {}):
+    for row_name, row in conversations(path, columns or {}):
         if len(episodes) == max_conversations:
             break
         try:
@@ -73,9 +73,9 @@ def read_messages(
             if defect:
                 raise InvalidArgument(defect)
             messages, tools = _checked(row)
-            episodes.append(_episode(messages, tools, template, end_tokens, place.rpartition(", ")[2]))
+            episodes.append(_episode(messages, tools, template, end_tokens, row_name.rpartition(", ")[2]))
         except InvalidArgument as error:
-            raise InvalidArgument(error, where=place) from None
+            raise InvalidArgument(error, where=row_name) from None
     if not episodes:
         raise InvalidArgument(f"{path} holds no conversations")
     return episodes
@@ -92,8 +92,8 @@ def _checked(row: Mapping[str, Any]) -> tuple[list[Message], list[Any] | None]:
     for key in ("weight", "train"):
         if row.get(key) not in (None, 1):
             raise InvalidArgument(f"{key} = {row[key]!r:.40} of a whole row is not supported", advice="remove the row")
-    for place, message in enumerate(messages):
-        _check_message(message, f"messages[{place}]")
+    for index, message in enumerate(messages):
+        _check_message(message, f"messages[{index}]")
     if messages[0]["role"] == "assistant":
         raise InvalidArgument("messages[0] must be of the role system or user, got assistant")
     if not any(message["role"] == "assistant" for message in messages):
@@ -166,16 +166,16 @@ def _episode(
     """
     encoder = template.encoder
     conversation = template.conversation(messages, tools)
-    answers = iter((place, message) for place, message in enumerate(messages) if message["role"] == "assistant")
+    answers = iter((index, message) for index, message in enumerate(messages) if message["role"] == "assistant")
     episode = Episode(task, success=True, outcome="terminated")
     previous_text = ""  # the prompt and the response of the previous turn, without its end token
     previous_ids = np.zeros(0, np.int32)
     end_token = ""
-    for place, rendered in enumerate(conversation.messages):
+    for index, rendered in enumerate(conversation.messages):
         if rendered["role"] != "assistant":
             continue
         place_in_row, message = next(answers)
-        prompt, through = template.prompt(conversation, place), template.through(conversation, place)
+        prompt, through = template.prompt(conversation, index), template.through(conversation, index)
         if not through.startswith(prompt):
             raise InvalidArgument(
                 f"messages[{place_in_row}]: the chat template does not continue its own prompt for an answer, so it "
@@ -192,11 +192,11 @@ def _episode(
                 f"messages[{place_in_row}]: the chat template shows nothing of it, so there is nothing to imitate"
             )
         if not end_token:
-            end_token = end_tokens.following(through, template.through_next(conversation, place))
+            end_token = end_tokens.following(through, template.through_next(conversation, index))
         response_ids = encoder.encode(text + end_token)
         response = encoder.tokenizer.decode(response_ids, skip_special_tokens=True)
         turn = Turn(
-            observation=str(conversation.messages[place - 1]["content"]),
+            observation=str(conversation.messages[index - 1]["content"]),
             response=response,
             action=response,
             trainable=_is_imitated(message),

@@ -66,11 +66,11 @@ def labelled_rows(episode: Episode, stray: int = PROMPT) -> list[LabelledRow]:
     imitated = np.asarray([turn.trainable for turn in episode.turns])
     rows = []
     for row in build_rows([episode]):
-        kind_L = np.full(len(row.ids), PROMPT, np.uint8)
-        kind_L[row.position_K] = np.where(imitated[row.turn_K], RESPONSE, stray)
-        kind_L[0] = SKIPPED  # nothing comes before the first token
-        if (kind_L == RESPONSE).any():
-            rows.append(LabelledRow(row.ids, kind_L))
+        role_L = np.full(len(row.ids), PROMPT, np.uint8)
+        role_L[row.position_K] = np.where(imitated[row.turn_K], RESPONSE, stray)
+        role_L[0] = SKIPPED  # nothing comes before the first token
+        if (role_L == RESPONSE).any():
+            rows.append(LabelledRow(row.ids, role_L))
     return rows
 
 
@@ -89,6 +89,6 @@ def store_rows(rows: Sequence[LabelledRow], path: Path, longest: int | None = No
 def stored_rows(path: Path) -> list[LabelledRow]:
     """The rows of a file that :func:`store_rows` wrote."""
     with np.load(path, allow_pickle=False) as file:
-        ids, kinds, lengths = (file[name] for name in ("ids", "kinds", "lengths"))
+        ids, roles, lengths = (file[name] for name in ("ids", "kinds", "lengths"))
     ends = np.cumsum(lengths)[:-1]
-    return [LabelledRow(*pair) for pair in zip(np.split(ids, ends), np.split(kinds, ends), strict=True)]
+    return [LabelledRow(*pair) for pair in zip(np.split(ids, ends), np.split(roles, ends), strict=True)]

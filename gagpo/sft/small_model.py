@@ -106,8 +106,8 @@ def train_tokenizer(
         splitters = [pre_tokenizers.Split(Regex(APART), "isolated")]
     elif numbers == "names":
         splitters = [pre_tokenizers.Split(Regex(f"{NAME_AND_NUMBER}| ?\\p{{L}}+| ?[^\\s\\p{{L}}]+|\\s+"), "isolated")]
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=numbers not in ("names", "apart"))
-    core.pre_tokenizer = pre_tokenizers.Sequence([*splitters, words])
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=numbers not in ("names", "apart"))
+    core.pre_tokenizer = pre_tokenizers.Sequence([*splitters, splitter])
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,

@@ -14,9 +14,9 @@ from gagpo.base.guard import die_with_parent
 
 
 def main() -> None:
-    parent, *words = sys.argv[1:]
+    parent, *command = sys.argv[1:]
     die_with_parent(int(parent))
-    sys.argv = ["gagpo", *words]
+    sys.argv = ["gagpo", *command]
     runpy.run_module("gagpo", run_name="__main__")
 
 

@@ -87,8 +87,8 @@ class SweepDisplay:
 
     def table(self) -> Table:
         """One row per run; the runs that matter most if the terminal is too low for all."""
-        most = max(3, shutil.get_terminal_size((80, 24)).lines - MARGIN)
-        chosen = sorted(self.statuses, key=lambda status: ORDER.index(status.state))[:most]
+        rows_shown = max(3, shutil.get_terminal_size((80, 24)).lines - MARGIN)
+        chosen = sorted(self.statuses, key=lambda status: ORDER.index(status.state))[:rows_shown]
         rows = [_row(status) for status in self.statuses if status in chosen]
         hidden = len(self.statuses) - len(rows)
         title = f"{counts(self.statuses)}, {duration(self._clock() - self._begun)}"
@@ -111,8 +111,8 @@ class SweepDisplay:
 def counts(statuses: Sequence[RunStatus]) -> str:
     """``6 runs: 2 running, 3 waiting, 1 finished``."""
     count: Counter[str] = Counter(status.state for status in statuses)
-    parts = [f"{count[state]} {state}" for state in ORDER if count[state]]
-    return f"{len(statuses)} run{'s' * (len(statuses) != 1)}: {', '.join(parts)}"
+    texts = [f"{count[state]} {state}" for state in ORDER if count[state]]
+    return f"{len(statuses)} run{'s' * (len(statuses) != 1)}: {', '.join(texts)}"
 
 
 def _row(status: RunStatus) -> list[str]:

@@ -96,12 +96,12 @@ def make_sweep(config: str, overrides: Sequence[str], runs: Path) -> Sweep:
     count = math.prod(len(values) for _, values in choices)
     if count > MOST_RUNS:
         raise SettingsError(f"a sweep has at most {MOST_RUNS:,} runs (got {count:,}): list fewer values")
-    words = {key: dict(zip(values, words_of(key, values), strict=True)) for key, values in choices if len(values) > 1}
-    sweep_runs = [_make_run(config, combination, words, runs) for combination in _combinations(choices)]
-    _require_different(sweep_runs, words)
+    labels = {key: dict(zip(values, words_of(key, values), strict=True)) for key, values in choices if len(values) > 1}
+    sweep_runs = [_make_run(config, combination, labels, runs) for combination in _combinations(choices)]
+    _require_different(sweep_runs, labels)
     name = load(config, [f"{key}={values[0]}" for key, values in choices]).name
-    keys = "-".join(map(short_key, words))
-    return Sweep(config, tuple(words), tuple(sweep_runs), runs / f"{name}-by-{keys}")
+    keys = "-".join(map(short_key, labels))
+    return Sweep(config, tuple(labels), tuple(sweep_runs), runs / f"{name}-by-{keys}")
 
 
 def _make_run(config: str, combination: Sequence[str], words: Mapping[str, Mapping[str, str]], runs: Path) -> SweepRun:

@@ -102,16 +102,16 @@ class Runner:
             self.observe(status)
 
     def _start(self, status: RunStatus, share: Share) -> Process:
-        words = self._words(status)
+        command = self._words(status)
         status.log.parent.mkdir(parents=True, exist_ok=True)
         variables = {**os.environ, **self.capacity.variables(share), "PYTHONUNBUFFERED": "1"}
         with status.log.open("ab") as log:
-            log.write(f"$ {shlex.join(['gagpo', *words])}\n".encode())
+            log.write(f"$ {shlex.join(['gagpo', *command])}\n".encode())
             log.flush()
             # Before the process starts: both write through one file position, which its first lines move on.
             log_start = log.tell()
             popen = subprocess.Popen(
-                module_command("gagpo.sweeps.child", str(os.getpid()), *words),
+                module_command("gagpo.sweeps.child", str(os.getpid()), *command),
                 env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

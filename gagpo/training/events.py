@@ -37,10 +37,10 @@ def fitted(parts: Sequence[str], width: int) -> str:
     'success 50.0 %  turns 4.0'
     """
     line = parts[0]
-    for part in parts[1:]:
-        if len(line) + 2 + len(part) > width:
+    for column in parts[1:]:
+        if len(line) + 2 + len(column) > width:
             break
-        line = f"{line}  {part}"
+        line = f"{line}  {column}"
     return line
 
 
@@ -69,24 +69,24 @@ class IterationFinished:
     def __str__(self) -> str:
         m = self.metrics
         first, *more = self._first_numbers()
-        parts = [
+        columns = [
             f"{m['iteration']:>4}  {first}",
             *more,
             f"turns {m['mean_turns']:4.1f}",
             f"invalid {100 * m['invalid_rate']:4.1f} %",
         ]
         if self.seconds_left:
-            parts.append(f"{duration(self.seconds_left)} left")
+            columns.append(f"{duration(self.seconds_left)} left")
         if m.get("updates") == 0:
-            parts.append("nothing to learn from")
-        parts += [text.format(m[name]).replace("%", " %") for name, text in _OF_UPDATE.items() if name in m]
-        parts += [
+            columns.append("nothing to learn from")
+        columns += [text.format(m[name]).replace("%", " %") for name, text in _OF_UPDATE.items() if name in m]
+        columns += [
             f"{m['tokens_per_second']:.0f} tok/s",
             f"env {m['seconds_env']:.1f} s",
             f"gen {m['seconds_generate']:.1f} s",
             f"train {m['seconds_train']:.1f} s",
         ]
-        line = fitted(parts, text_width(most=MAX_WIDTH))
+        line = fitted(columns, text_width(most=MAX_WIDTH))
         envs = [self._of_environment(env) for env in environments_of(m)]
         indent = " " * 6
         return "\n".join(
@@ -96,12 +96,12 @@ class IterationFinished:
     def _first_numbers(self) -> list[str]:
         """Mean reward, success rate, or both."""
         headline = self.headlines.get("", Headline())
-        parts = []
+        columns = []
         if headline.reward:
-            parts.append(f"reward {reward_number(self.metrics['reward_mean']):>7}")
+            columns.append(f"reward {reward_number(self.metrics['reward_mean']):>7}")
         if headline.success:
-            parts.append(f"success {100 * self.metrics['success_rate']:5.1f} %")
-        return parts
+            columns.append(f"success {100 * self.metrics['success_rate']:5.1f} %")
+        return columns
 
     def _of_environment(self, env: str) -> str:
         """An environment with its success rate, or with its mean reward."""

@@ -49,7 +49,7 @@ def model_card(
     algorithm = Run(run, (), 0, ()).algorithm or "a custom algorithm"
     versions = {name: value for name, value in folder.versions().items() if name not in ("machine", "cores")}
     evaluations = _evaluations(run, checkpoint)
-    parts = [
+    sections = [
         _header(settings, _final(evaluations), adapter, licence),
         f"# {settings.name}, {_weights(checkpoint.iteration, checkpoint.averaged)}",
         f"Trained from `{settings.model}` on {envs} with {algorithm}, {checkpoint.iteration} iterations. "
@@ -60,7 +60,7 @@ def model_card(
         f"## Settings\n```yaml\n{_settings_text(run / 'config.yaml')}\n```",
         "## Versions\n" + ", ".join(f"{name} {version}" for name, version in versions.items()),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(sections) + "\n"
 
 
 # Header ---------------------------------------------------------------------------------------------------------------

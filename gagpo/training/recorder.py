@@ -108,10 +108,10 @@ class Recorder:
     def _report_health(self) -> None:
         """Report when the run looks as if it cannot learn, and when the reason changes."""
         line = health_line(self.rows)
-        words = re.sub(r"\d+", "", line)  # the same words with other numbers are not repeated
-        if words and words != self._health:
+        pattern = re.sub(r"\d+", "", line)  # the same words with other numbers are not repeated
+        if pattern and pattern != self._health:
             self.report(WarningIssued(line))
-        self._health = words
+        self._health = pattern
 
     def save_nonfinite_episodes(self, iteration: int, episodes: Sequence[Episode], turns: Sequence[int]) -> Path:
         """Write the episodes whose turns made a loss of ``iteration`` non-finite, with tokens; returns the file.

@@ -210,8 +210,8 @@ def parse(body: bytes, max_tokens: int, model: ServedModel) -> Response:
         (choice,) = _SampledAnswer.model_validate_json(body).choices
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "its beginning"
-        raise MalformedAnswer(f"malformed answer at {place}: {first['msg']}: {body[:60]!r}") from None
+        key = ".".join(map(str, first["loc"])) or "its beginning"
+        raise MalformedAnswer(f"malformed answer at {key}: {first['msg']}: {body[:60]!r}") from None
     ids = choice.token_ids
     reason = choice.finish_reason
     if not 1 <= len(ids) <= max_tokens or not all(0 <= token < model.vocab_size for token in ids):

@@ -157,9 +157,9 @@ class VLLMServerEngine(ModelEngine):
         If vLLM cannot load adapters of the model's family, they are started again without, and adapters are merged.
         """
         config_of(self.model).save_pretrained(str(config_folder))
-        form = self._policy.adapter_form
+        adapter_form = self._policy.adapter_form
         plans = [replace(plan, folder=str(config_folder)) for plan in self._plans]
-        lora_rank = None if form is None or self._model_changes else max_rank(form.rank)
+        lora_rank = None if adapter_form is None or self._model_changes else max_rank(adapter_form.rank)
         try:
             self._start_planned([replace(plan, max_lora_rank=lora_rank) for plan in plans], logs)
         except ModelError as error:
@@ -193,25 +193,25 @@ class VLLMServerEngine(ModelEngine):
 
     def _make_transfer(self, urls: Sequence[str], router: ReplicaRouter) -> Transfer:
         """How weights get to the servers that this rank updates."""
-        form = None if self._model_changes else self._policy.adapter_form
-        if form is not None and max_rank(form.rank) is None:
-            form = None
+        adapter_form = None if self._model_changes else self._policy.adapter_form
+        if adapter_form is not None and max_rank(adapter_form.rank) is None:
+            adapter_form = None
         over_nccl = self.options.transfer == "nccl"
         if over_nccl and self.device.type != "cuda":
             raise InvalidArgument(f"engine.options.transfer=nccl needs device=cuda (got {self.device.type})")
         path: Path | None = None
-        if self.peers.local == 0 and (form is not None or not over_nccl):
+        if self.peers.local == 0 and (adapter_form is not None or not over_nccl):
             folder = self._make_folder(urls)
             self._closing.append(folder.close)
             path = folder.path
-        whole: Transfer
+        transfer: Transfer
         if over_nccl:
-            whole = NcclTransfer(self.model, self.dtype, self.device, router.run, router.deadline)
+            transfer = NcclTransfer(self.model, self.dtype, self.device, router.run, router.deadline)
         else:
-            whole = FileTransfer(self.model, self.dtype, path, self.peers, router.run, router.deadline)
-        if form is None:
-            return whole
-        return AdapterTransfer(form, whole, path, self.peers, router.run, router.deadline)
+            transfer = FileTransfer(self.model, self.dtype, path, self.peers, router.run, router.deadline)
+        if adapter_form is None:
+            return transfer
+        return AdapterTransfer(adapter_form, transfer, path, self.peers, router.run, router.deadline)
 
     def _make_folder(self, urls: Sequence[str]) -> WeightFolder:
         """The folder for the files of this machine. Raises: InvalidArgument if a server cannot see it."""

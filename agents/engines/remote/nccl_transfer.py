@@ -121,12 +121,12 @@ class NcclTransfer:
         for name, tensor in tensors:
             if not sending:
                 continue  # read all the same: the ranks gather sharded weights together
-            part = tensor.detach().to(self._device, self._dtype).contiguous()
-            self.bytes += part.nbytes
-            if part.is_cuda:  # it is read on the streams of other threads
+            copy = tensor.detach().to(self._device, self._dtype).contiguous()
+            self.bytes += copy.nbytes
+            if copy.is_cuda:  # it is read on the streams of other threads
                 torch.cuda.current_stream(self._device).synchronize()
             for connection in sending:
-                connection.put((name, part))
+                connection.put((name, copy))
         for connection in sending:
             connection.put(None)
 
@@ -301,7 +301,9 @@ class ServerCalls:
 def address_towards(url: str) -> str:
     """The address of this machine on the way to the server at ``url``; no packet is sent."""
     parts = urlsplit(url)
-    family, kind, protocol, _, address = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, protocol) as probe:
+    family, socket_kind, protocol, _, address = socket.getaddrinfo(
+        parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
+    )[0]
+    with socket.socket(family, socket_kind, protocol) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])

@@ -56,8 +56,8 @@ def is_local(url: str) -> bool:
     """Whether the server at ``url`` is on this machine: its address can be bound here."""
     host = urlsplit(url).hostname or ""
     with suppress(OSError):
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM):
-            with suppress(OSError), socket.socket(family, kind, protocol) as probe:
+        for family, socket_kind, protocol, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM):
+            with suppress(OSError), socket.socket(family, socket_kind, protocol) as probe:
                 probe.bind((address[0], 0, *address[2:]))
                 return True
     return False
@@ -66,7 +66,7 @@ def is_local(url: str) -> bool:
 def visible_gpu(index: int) -> int:
     """The number on this machine of the process's GPU ``index``."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    numbers = [part for part in visible.split(",") if part.strip().isdigit()]
+    numbers = [number for number in visible.split(",") if number.strip().isdigit()]
     return int(numbers[index]) if index < len(numbers) else index
 
 

@@ -141,10 +141,10 @@ class FileTransfer:
         # Writing overlaps with gathering the next tensors, and a disk that hangs is noticed at the deadline.
         writing = Background("writing weights for the servers", self._deadline)
         with durable.replacing_folder(folder, flushed=False) as unfinished:
-            for number, part in enumerate(_parts(tensors, self._dtype)):
+            for number, shard in enumerate(_parts(tensors, self._dtype)):
                 names.append(f"{number:04d}.safetensors")
-                num_bytes += sum(tensor.nbytes for tensor in part.values())
-                writing.start(_saving(part, unfinished / names[-1]))
+                num_bytes += sum(tensor.nbytes for tensor in shard.values())
+                writing.start(_saving(shard, unfinished / names[-1]))
             writing.wait()
         self._written = folder
         self.bytes = num_bytes
@@ -180,14 +180,14 @@ def _saving(part: dict[str, torch.Tensor], file: Path) -> Callable[[], None]:
 
 def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[str, torch.Tensor]]:
     """Tensors on the CPU in groups of about :data:`FILE_BYTES`."""
-    part: dict[str, torch.Tensor] = {}
+    shard: dict[str, torch.Tensor] = {}
     num_bytes = 0
     for name, tensor in tensors:
-        part[name] = tensor.detach().to("cpu", dtype).contiguous()
-        num_bytes += part[name].nbytes
+        shard[name] = tensor.detach().to("cpu", dtype).contiguous()
+        num_bytes += shard[name].nbytes
         if num_bytes >= FILE_BYTES:
-            yield part
-            part = {}  # the writer has the old one
+            yield shard
+            shard = {}  # the writer has the old one
             num_bytes = 0
-    if part:
-        yield part
+    if shard:
+        yield shard

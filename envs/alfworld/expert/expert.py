@@ -90,8 +90,8 @@ class Expert:
             candidates.sort(key=lambda name: goal.operation not in memory.operations.get(name, ()))
         candidates.sort(key=lambda name: memory.place_of(name) not in memory.here)
         if candidates:
-            place = memory.place_of(candidates[0])
-            return self._reach(place) or f"take {candidates[0]} from {place}"
+            receptacle = memory.place_of(candidates[0])
+            return self._reach(receptacle) or f"take {candidates[0]} from {receptacle}"
         # If the task is only to deliver one object, an object in a target receptacle would have ended it already.
         only_delivery = not goal.operation and goal.count == 1
         return self._search(goal.object_type, {goal.target: 0.0 if only_delivery else _ALREADY_THERE})
@@ -114,7 +114,7 @@ class Expert:
         return self._put_down(self._target(goal))
 
     def _light(self, goal: HouseholdGoal) -> str:
-        lamps = [name for kind in _lamp_kinds(goal) for name in self.memory.objects_of(kind)]
+        lamps = [name for lamp_type in _lamp_kinds(goal) for name in self.memory.objects_of(lamp_type)]
         if not lamps:
             return self._search(_lamp_kinds(goal)[0])
         return self._reach(self.memory.place_of(lamps[0]), open_it=False) or f"use {lamps[0]}"
@@ -132,7 +132,7 @@ class Expert:
         targets = [name for name in reversed(memory.receptacles) if kind_of(name) == goal.target]
 
         def delivered(name: str) -> int:
-            return sum(kind_of(thing) == goal.object_type for thing in memory.contents[name])
+            return sum(kind_of(item) == goal.object_type for item in memory.contents[name])
 
         best: str = max(
             targets, key=lambda name: (delivered(name), name in memory.here, memory.is_closed[name] is False)
@@ -143,7 +143,7 @@ class Expert:
         """Objects of the wanted type that should stay where they are."""
         if goal.count == 1:
             return set()
-        return {thing for thing in self.memory.contents[self._target(goal)] if kind_of(thing) == goal.object_type}
+        return {item for item in self.memory.contents[self._target(goal)] if kind_of(item) == goal.object_type}
 
     def _clear_hands(self) -> str:
         """Put down an object that is not wanted: anywhere admissible, or where it came from."""
@@ -194,10 +194,10 @@ class Expert:
         if self._orderly:
             treated = self.objects_in_target and self.goal is not None and self.goal.operation in _TOOLS
             last = "" if treated else next(iter(odds), "")
-            place = min(unseen, key=lambda name: _rank(kind, kind_of(name), last))
+            receptacle = min(unseen, key=lambda name: _rank(kind, kind_of(name), last))
         else:
-            place = max(unseen, key=lambda name: odds.get(kind_of(name), 1.0) * self._promise(kind, name))
-        return self._reach(place) or f"examine {place}"
+            receptacle = max(unseen, key=lambda name: odds.get(kind_of(name), 1.0) * self._promise(kind, name))
+        return self._reach(receptacle) or f"examine {receptacle}"
 
     def _promise(self, kind: str, place: str) -> float:
         """Likelihood of finding ``kind`` in ``place``, divided by the turns needed to look."""

@@ -57,37 +57,37 @@ def read_goal(text: str, receptacles: set[str]) -> HouseholdGoal | None:
         # A match without a known receptacle or lamp means something else.
         match = template.fullmatch(plain)
         if match:
-            part = match.groupdict()
-            if part.get("target") and part["target"] not in receptacles:
+            groups = match.groupdict()
+            if groups.get("target") and groups["target"] not in receptacles:
                 continue
-            if part.get("lamp") and "lamp" not in part["lamp"]:
+            if groups.get("lamp") and "lamp" not in groups["lamp"]:
                 continue
-            operation = part.get("operation") or _ADJECTIVES.get(part.get("adjective") or "", "")
-            if part.get("lamp"):
+            operation = groups.get("operation") or _ADJECTIVES.get(groups.get("adjective") or "", "")
+            if groups.get("lamp"):
                 operation = "light"
             return HouseholdGoal(
-                part["object_type"],
-                part.get("target") or "",
+                groups["object_type"],
+                groups.get("target") or "",
                 operation,
-                part.get("lamp") or "",
-                2 if "two" in part else 1,
+                groups.get("lamp") or "",
+                2 if "two" in groups else 1,
             )
     return _by_words(plain, receptacles)
 
 
 def _by_words(plain: str, receptacles: set[str]) -> HouseholdGoal | None:
-    things = {kind.lower(): _pattern(kind) for kind in USUAL_PLACES}
-    lamps = [name for name in things if "lamp" in name]
-    object_types = _mentions(plain, {name: pattern for name, pattern in things.items() if name not in lamps})
+    object_names = {type_name.lower(): _pattern(type_name) for type_name in USUAL_PLACES}
+    lamps = [name for name in object_names if "lamp" in name]
+    object_types = _mentions(plain, {name: pattern for name, pattern in object_names.items() if name not in lamps})
     if not object_types:
         return None
-    lamp = _mentions(plain, {name: things[name] for name in lamps})
+    lamp = _mentions(plain, {name: object_names[name] for name in lamps})
     if lamp or re.search(r"\b(?:lamp|light)\b", plain):
         return HouseholdGoal(object_types[0], operation="light", lamp=lamp[0] if lamp else "lamp")
     camel = {place.lower(): place for room in ROOMS.values() for place in room.ranges}
-    places = {name: _pattern(camel.get(name, name)) for name in receptacles}
+    receptacle_names = {name: _pattern(camel.get(name, name)) for name in receptacles}
     # All patterns compete, so that "toilet paper" does not mention a toilet.
-    targets = [name for name in _mentions(plain, things | places) if name in places]
+    targets = [name for name in _mentions(plain, object_names | receptacle_names) if name in receptacle_names]
     if not targets:
         return None
     operation = next((name for name, words in _OPERATION_WORDS.items() if re.search(rf"\b(?:{words})\b", plain)), "")
@@ -97,10 +97,10 @@ def _by_words(plain: str, receptacles: set[str]) -> HouseholdGoal | None:
 
 def _pattern(kind: str) -> str:
     """A pattern for a type name as people write it: ``CounterTop`` -> counter top, countertop, countertops."""
-    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", kind)]
-    if words[-1] == "basin":
-        words[-1] = "(?:basin)?"
-    return r"\b" + r" ?".join(words) + r"(?:e?s)?\b"
+    tokens = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", kind)]
+    if tokens[-1] == "basin":
+        tokens[-1] = "(?:basin)?"
+    return r"\b" + r" ?".join(tokens) + r"(?:e?s)?\b"
 
 
 def _mentions(plain: str, patterns: dict[str, str]) -> list[str]:

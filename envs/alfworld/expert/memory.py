@@ -66,11 +66,11 @@ class Memory:
 
     def place_of(self, name: str) -> str:
         """The receptacle that an object was last seen in, or an empty string."""
-        return next((place for place, things in self.contents.items() if name in things), "")
+        return next((receptacle for receptacle, items in self.contents.items() if name in items), "")
 
     def objects_of(self, kind: str) -> list[str]:
         """Objects of a type whose place is known, in the order of receptacles."""
-        return [name for things in self.contents.values() for name in things if kind_of(name) == kind]
+        return [name for items in self.contents.values() for name in items if kind_of(name) == kind]
 
     def _apply_refusal(self, action: str) -> None:
         match = re.fullmatch(r"go to ([a-z]+ \d+)", action)
@@ -116,6 +116,6 @@ class Memory:
             self.holding = ""
 
     def _remove(self, name: str) -> None:
-        for things in self.contents.values():
-            if name in things:
-                things.remove(name)
+        for items in self.contents.values():
+            if name in items:
+                items.remove(name)

@@ -101,7 +101,7 @@ FACTORS = (1, 1, 2, 4, 8)
 def furniture(rng: RandomStream, room: Room, size: str) -> list[str]:
     """The types of the receptacles of a room."""
     table = WIDE_FURNITURE if size == "alfred3" else FURNITURE
-    return [kind for kind, counts in table[room.name].items() for _ in range(rng.choose(counts))]
+    return [type_name for type_name, counts in table[room.name].items() for _ in range(rng.choose(counts))]
 
 
 def place_factors(rng: RandomStream, room: Room, size: str) -> dict[str, int]:
@@ -109,18 +109,21 @@ def place_factors(rng: RandomStream, room: Room, size: str) -> dict[str, int]:
     if size == "alfred2":
         return {"StoveBurner": 12}  # a free burner weighs as much as a table
     if size == "alfred3":
-        return {kind: rng.choose(FACTORS) * (4 if kind == "StoveBurner" else 1) for kind in WIDE_FURNITURE[room.name]}
+        return {
+            type_name: rng.choose(FACTORS) * (4 if type_name == "StoveBurner" else 1)
+            for type_name in WIDE_FURNITURE[room.name]
+        }
     return {}
 
 
 def things(rng: RandomStream, room: Room, object_type: str, two_objects: bool) -> list[str]:
     """The types of the objects of a room, one for each object, wanted ones first."""
-    kinds = [object_type] * rng.between(2 if two_objects else 1, MAX_TARGET_OBJECTS)
+    object_types = [object_type] * rng.between(2 if two_objects else 1, MAX_TARGET_OBJECTS)
     for candidates, odds in ((room.everyday, USUAL[room.name]), (room.further, FURTHER)):
         for kind in candidates:
             if rng.chance(*odds) and kind != object_type:
-                kinds += [kind] * rng.between(1, MAX_OTHER_OBJECTS)
-    return kinds
+                object_types += [kind] * rng.between(1, MAX_OTHER_OBJECTS)
+    return object_types
 
 
 def place(rng: RandomStream, types: Sequence[str], object_counts: Counter[int], factors: Mapping[str, int]) -> int:
@@ -130,8 +133,8 @@ def place(rng: RandomStream, types: Sequence[str], object_counts: Counter[int], 
     factors: of :func:`place_factors`.
     """
     free = [
-        factors.get(kind, 1) * max(0, CAPACITY.get(kind, 1) - object_counts[number])
-        for number, kind in enumerate(types)
+        factors.get(type_name, 1) * max(0, CAPACITY.get(type_name, 1) - object_counts[number])
+        for number, type_name in enumerate(types)
     ]
     weights = free if any(free) else [1] * len(types)
     return bisect.bisect_right(list(itertools.accumulate(weights)), rng.below(sum(weights)))

@@ -113,16 +113,16 @@ def _trial(folder: Path, cached_row: object) -> Trial:
     data, _ = read_json(folder / TRAJECTORY)
     if not isinstance(data, dict) or "task_type" not in data:
         raise BrokenGame(f"{folder / TRAJECTORY}: the field 'task_type' is missing")
-    kind = str(data["task_type"])
-    if kind not in TASK_TYPES:
-        return Trial(stamps, kind, "of another type", "")
+    task_type = str(data["task_type"])
+    if task_type not in TASK_TYPES:
+        return Trial(stamps, task_type, "of another type", "")
     if stamps[1] is None:
-        return Trial(stamps, kind, "without a game file", "")
+        return Trial(stamps, task_type, "without a game file", "")
     game, _ = read_json(folder / GAME)
     reason = _unsolvable(game)
     if reason:
-        return Trial(stamps, kind, reason, "")
-    return Trial(stamps, kind, "", read_game(folder / GAME)["digest"])
+        return Trial(stamps, task_type, reason, "")
+    return Trial(stamps, task_type, "", read_game(folder / GAME)["digest"])
 
 
 def _unsolvable(game: object) -> str:

@@ -65,35 +65,39 @@ def pddl_problem(package: PackageData, problem: Scenario) -> str:
     """The problem in PDDL. Split and index do not enter: equal texts are equal problems."""
     layout = problem.layout
     place_types = sorted(layout.types)
-    thing_types = sorted({thing.type for thing in problem.things})
-    places = {place.id: place for place in layout.receptacles}
-    location_of = {place.id: mangle(layout.locations[place.location]) for place in layout.receptacles}
+    thing_types = sorted({item.type for item in problem.things})
+    receptacles = {receptacle.id: receptacle for receptacle in layout.receptacles}
+    location_of = {receptacle.id: mangle(layout.locations[receptacle.location]) for receptacle in layout.receptacles}
     objects = ["agent1 - agent"]
-    objects += [f"{kind}Type - rtype" for kind in place_types]
-    objects += [f"{kind}Type - otype" for kind in thing_types]
-    objects += sorted(f"{mangle(thing.id)} - object" for thing in problem.things)
-    objects += sorted(f"{mangle(place)} - receptacle" for place in places)
+    objects += [f"{type_name}Type - rtype" for type_name in place_types]
+    objects += [f"{type_name}Type - otype" for type_name in thing_types]
+    objects += sorted(f"{mangle(item.id)} - object" for item in problem.things)
+    objects += sorted(f"{mangle(receptacle)} - receptacle" for receptacle in receptacles)
     objects += sorted(f"{mangle(location)} - location" for location in layout.locations)
 
-    facts = [f"(receptacleType {mangle(place.id)} {place.type}Type)" for place in layout.receptacles]
-    facts += [f"(objectType {mangle(thing.id)} {thing.type}Type)" for thing in problem.things]
+    facts = [f"(receptacleType {mangle(receptacle.id)} {receptacle.type}Type)" for receptacle in layout.receptacles]
+    facts += [f"(objectType {mangle(item.id)} {item.type}Type)" for item in problem.things]
     facts += [
-        f"(canContain {place}Type {thing}Type)"
-        for place in place_types
-        for thing in thing_types
-        if thing in package.contains.get(place, ())
+        f"(canContain {receptacle}Type {item}Type)"
+        for receptacle in place_types
+        for item in thing_types
+        if item in package.contains.get(receptacle, ())
     ]
     lamps = package.abilities["toggleable"]
-    facts += [f"(pickupable {mangle(thing.id)})" for thing in problem.things if thing.type not in lamps]
-    facts += [f"(isReceptacleObject {mangle(thing.id)})" for thing in problem.things if thing.type in package.vessels]
-    facts += [f"(openable {mangle(place.id)})" for place in layout.receptacles if place.type in package.openable]
+    facts += [f"(pickupable {mangle(item.id)})" for item in problem.things if item.type not in lamps]
+    facts += [f"(isReceptacleObject {mangle(item.id)})" for item in problem.things if item.type in package.vessels]
+    facts += [
+        f"(openable {mangle(receptacle.id)})"
+        for receptacle in layout.receptacles
+        if receptacle.type in package.openable
+    ]
     facts.append(f"(atLocation agent1 {mangle(layout.locations[0])})")
     for ability in sorted(package.abilities):
         capable_types = package.abilities[ability]
-        facts += [f"({ability} {mangle(thing.id)})" for thing in problem.things if thing.type in capable_types]
-    facts += [f"(inReceptacle {mangle(thing.id)} {mangle(thing.place)})" for thing in problem.things]
-    facts += [f"(objectAtLocation {mangle(thing.id)} {location_of[thing.place]})" for thing in problem.things]
-    facts += [f"(receptacleAtLocation {mangle(place)} {location_of[place]})" for place in places]
+        facts += [f"({ability} {mangle(item.id)})" for item in problem.things if item.type in capable_types]
+    facts += [f"(inReceptacle {mangle(item.id)} {mangle(item.place)})" for item in problem.things]
+    facts += [f"(objectAtLocation {mangle(item.id)} {location_of[item.place]})" for item in problem.things]
+    facts += [f"(receptacleAtLocation {mangle(receptacle)} {location_of[receptacle]})" for receptacle in receptacles]
 
     goal = package.goals[problem.task_type][0]
     goal = goal.format(obj=problem.object_type, recep=problem.target, toggle=problem.toggle)

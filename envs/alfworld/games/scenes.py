@@ -106,24 +106,24 @@ def _furnish(rng: RandomStream, size: str, scene: int, room: Room) -> RoomLayout
     elif size.startswith("alfred"):
         types = alfred.furniture(rng, room, size)
     else:
-        types = [kind for kind, (low, high) in room.ranges.items() for _ in range(rng.between(low, high))]
-        fillers = [kind for kind, (_, high) in room.ranges.items() if high >= 4]
+        types = [type_name for type_name, (low, high) in room.ranges.items() for _ in range(rng.between(low, high))]
+        fillers = [type_name for type_name, (_, high) in room.ranges.items() if high >= 4]
         while len(types) < _FULL_RECEPTACLES[0]:
             types.append(rng.choose(fillers))
         types = types[: _FULL_RECEPTACLES[1]]
     used_names: set[str] = set()
     locations = [_place(rng, used_names)]
     receptacles: list[Receptacle] = []
-    for kind in sorted(types):
+    for type_name in sorted(types):
         neighbour: Receptacle | None = None
-        if receptacles and receptacles[-1].type == kind:
+        if receptacles and receptacles[-1].type == type_name:
             neighbour = receptacles[-1]
         if size != "small" and neighbour is not None and rng.chance(1, 6):
             location = neighbour.location  # in ALFRED, several drawers share a location
         else:
             locations.append(_place(rng, used_names))
             location = len(locations) - 1
-        receptacles.append(Receptacle(_identify(rng, kind, used_names), kind, location))
+        receptacles.append(Receptacle(_identify(rng, type_name, used_names), type_name, location))
     return RoomLayout(scene, room, tuple(receptacles), tuple(locations))
 
 
@@ -131,22 +131,22 @@ def _varied(rng: RandomStream, room: Room) -> list[str]:
     """The types of the receptacles of a room between small and full; some types may be missing."""
     tenths = rng.between(1, 10)
     types = list(room.always)
-    for kind, (_, most) in room.ranges.items():
-        count = rng.between(1, max(1, -(-most * tenths // 10)))
-        if kind in room.always:
-            types += [kind] * (count - 1)
+    for type_name, (_, highest) in room.ranges.items():
+        count = rng.between(1, max(1, -(-highest * tenths // 10)))
+        if type_name in room.always:
+            types += [type_name] * (count - 1)
         elif rng.chance(3, 4):
-            types += [kind] * count
+            types += [type_name] * count
     return types[: _FULL_RECEPTACLES[1]]
 
 
 def _place(rng: RandomStream, used_names: set[str]) -> str:
     """A new location id, as in ALFRED: x, z, direction and horizon of the camera."""
     while True:
-        place = f"loc|{rng.between(-12, 12)}|{rng.between(-12, 12)}|{rng.below(4)}|{rng.choose((0, 30, 60))}"
-        if place not in used_names:
-            used_names.add(place)
-            return place
+        position = f"loc|{rng.between(-12, 12)}|{rng.between(-12, 12)}|{rng.below(4)}|{rng.choose((0, 30, 60))}"
+        if position not in used_names:
+            used_names.add(position)
+            return position
 
 
 def _identify(rng: RandomStream, kind: str, used_names: set[str]) -> str:
@@ -176,10 +176,10 @@ def draw_scenario(package: PackageData, seed: int, size: str, split: str, task_t
     rng = RandomStream("problem", size, seed, split, task_type, index)
     object_type, target, toggle = rng.choose(goals)
     place_objects = _as_in_alfred if size.startswith("alfred") else _at_home
-    things = place_objects(package, rng, layout, size, task_type, (object_type, target, toggle))
+    items = place_objects(package, rng, layout, size, task_type, (object_type, target, toggle))
     template = rng.choose(package.goals[task_type][1])
     text = template.format(obj=object_type.lower(), recep=target.lower(), toggle=toggle.lower())
-    return Scenario(layout, tuple(things), task_type, object_type, target, toggle, text)
+    return Scenario(layout, tuple(items), task_type, object_type, target, toggle, text)
 
 
 def _at_home(
@@ -190,11 +190,11 @@ def _at_home(
     unusual_places = size == "varied" and rng.chance(1, 3)
     excluded_type = "" if size == "varied" and task_type in TOOL_OF_TASK else target
     used_names: set[str] = set()
-    things: list[Thing] = []
+    items: list[Thing] = []
 
     def add_object(kind: str, excluded: str = "") -> None:
-        place = _draw_place(package, rng, layout, kind, excluded, unusual_places)
-        things.append(Thing(_identify(rng, kind, used_names), kind, place.id))
+        receptacle = _draw_place(package, rng, layout, kind, excluded, unusual_places)
+        items.append(Thing(_identify(rng, kind, used_names), kind, receptacle.id))
 
     for _ in range((2 if task_type == "pick_two_obj_and_place" else 1) + rng.chance(1, 4)):
         add_object(object_type, excluded=excluded_type)
@@ -203,10 +203,10 @@ def _at_home(
         add_object(toggle)
     elif lamps and rng.chance(1, 3):
         add_object(rng.choose(lamps))
-    kinds = [kind for kind in layout.room.objects(size) if kind != object_type and _places(package, layout, kind)]
+    type_names = [kind for kind in layout.room.objects(size) if kind != object_type and _places(package, layout, kind)]
     for _ in range(rng.between(*_CLUTTER[size])):
-        add_object(rng.choose(kinds))
-    return things
+        add_object(rng.choose(type_names))
+    return items
 
 
 def _as_in_alfred(
@@ -220,28 +220,28 @@ def _as_in_alfred(
     if toggle:
         lamps = [toggle]
     else:
-        lamps = [kind for kind in layout.room.lamps if rng.chance(1, 3)]
-    kinds = alfred.things(rng, layout.room, object_type, two_objects)
+        lamps = [lamp_type for lamp_type in layout.room.lamps if rng.chance(1, 3)]
+    type_names = alfred.things(rng, layout.room, object_type, two_objects)
     factors = alfred.place_factors(rng, layout.room, size)
     used_names: set[str] = set()
     object_counts: Counter[int] = Counter()
-    things: list[Thing] = []
-    for kind in [*kinds, *lamps]:
-        places = _places(package, layout, kind, excluded=excluded_type if kind == object_type else "")
-        if near_target and kind == object_type:
+    items: list[Thing] = []
+    for lamp_type in [*type_names, *lamps]:
+        receptacles = _places(package, layout, lamp_type, excluded=excluded_type if lamp_type == object_type else "")
+        if near_target and lamp_type == object_type:
             if two_objects:
-                object_places = {thing.place for thing in things}  # wanted objects come first
-                near_places = [place for place in places if place.id in object_places]
+                object_places = {item.place for item in items}  # wanted objects come first
+                near_places = [receptacle for receptacle in receptacles if receptacle.id in object_places]
             else:
-                near_places = [place for place in places if place.type == target]
-            places = near_places or places
-        if places:
-            numbers = [layout.receptacles.index(place) for place in places]
+                near_places = [receptacle for receptacle in receptacles if receptacle.type == target]
+            receptacles = near_places or receptacles
+        if receptacles:
+            numbers = [layout.receptacles.index(receptacle) for receptacle in receptacles]
             counts_here = Counter({k: object_counts[number] for k, number in enumerate(numbers)})
-            index = alfred.place(rng, [place.type for place in places], counts_here, factors)
+            index = alfred.place(rng, [receptacle.type for receptacle in receptacles], counts_here, factors)
             object_counts[numbers[index]] += 1
-            things.append(Thing(_identify(rng, kind, used_names), kind, places[index].id))
-    return things
+            items.append(Thing(_identify(rng, lamp_type, used_names), lamp_type, receptacles[index].id))
+    return items
 
 
 def _room(
@@ -267,18 +267,20 @@ def _room(
 
 def _goals(package: PackageData, layout: RoomLayout, size: str, task_type: str) -> list[tuple[str, str, str]]:
     """Every (wanted, target, toggle) that is possible in this room."""
-    kinds = layout.room.objects(size)
+    type_names = layout.room.objects(size)
     if task_type == "look_at_obj_in_light":
-        lamps = [kind for kind in layout.room.lamps if _places(package, layout, kind)]
-        return [(kind, "", lamp) for kind in kinds for lamp in lamps if _places(package, layout, kind)]
+        lamps = [lamp_type for lamp_type in layout.room.lamps if _places(package, layout, lamp_type)]
+        return [
+            (lamp_type, "", lamp) for lamp_type in type_names for lamp in lamps if _places(package, layout, lamp_type)
+        ]
     tool = TOOL_OF_TASK.get(task_type, "")
     ability = {"SinkBasin": "cleanable", "Microwave": "heatable", "Fridge": "coolable"}.get(tool)
     return [
-        (kind, target, "")
-        for kind in kinds
-        if ability is None or kind in package.abilities[ability]
+        (lamp_type, target, "")
+        for lamp_type in type_names
+        if ability is None or lamp_type in package.abilities[ability]
         for target in sorted(layout.types - {tool})
-        if kind in package.contains.get(target, ()) and _places(package, layout, kind, excluded=target)
+        if lamp_type in package.contains.get(target, ()) and _places(package, layout, lamp_type, excluded=target)
     ]
 
 
@@ -296,14 +298,14 @@ def _places(package: PackageData, layout: RoomLayout, kind: str, excluded: str =
 def _draw_place(
     package: PackageData, rng: RandomStream, layout: RoomLayout, kind: str, excluded: str, unusual_places: bool = False
 ) -> Receptacle:
-    places = _places(package, layout, kind, excluded)
-    present = {place.type for place in places}
+    receptacles = _places(package, layout, kind, excluded)
+    present = {receptacle.type for receptacle in receptacles}
     usual = [type_ for type_ in USUAL_PLACES.get(kind, ()) if type_ in present]
     if usual and not unusual_places and rng.chance(4, 5):
         weighted_types = [type_ for rank, type_ in enumerate(usual) for _ in range(len(usual) - rank)]
         receptacle_type = rng.choose(weighted_types)
-        places = [place for place in places if place.type == receptacle_type]
-    return rng.choose(places)
+        receptacles = [receptacle for receptacle in receptacles if receptacle.type == receptacle_type]
+    return rng.choose(receptacles)
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
@@ -312,40 +314,40 @@ def _draw_place(
 def walkthrough(package: PackageData, problem: Scenario) -> list[str]:
     """Commands that solve the problem, from full knowledge of the room."""
     layout = problem.layout
-    ids = [thing.id for thing in problem.things] + [place.id for place in layout.receptacles]
+    ids = [item.id for item in problem.things] + [place.id for place in layout.receptacles]
     spoken = spoken_names(mangle(id) for id in ids)
     names = {id: spoken[mangle(id)] for id in ids}
-    places = {place.id: place for place in layout.receptacles}
+    receptacles = {place.id: place for place in layout.receptacles}
     opened_places: set[str] = set()
     plan: list[str] = []
     here = 0
 
     def approach(place: str, reach_in: bool = True) -> None:
         nonlocal here
-        if places[place].location != here:  # "go to" does nothing where the agent already is
+        if receptacles[place].location != here:  # "go to" does nothing where the agent already is
             plan.append(f"go to {names[place]}")
-            here = places[place].location
-        if reach_in and places[place].type in package.openable and place not in opened_places:
+            here = receptacles[place].location
+        if reach_in and receptacles[place].type in package.openable and place not in opened_places:
             plan.append(f"open {names[place]}")
             opened_places.add(place)
 
     def first(kind: str) -> str:
-        return next(place.id for place in layout.receptacles if place.type == kind)
+        return next(receptacle.id for receptacle in layout.receptacles if receptacle.type == kind)
 
-    target_objects = [thing for thing in problem.things if thing.type == problem.object_type]
-    for thing in target_objects[: 2 if problem.task_type == "pick_two_obj_and_place" else 1]:
+    target_objects = [item for item in problem.things if item.type == problem.object_type]
+    for item in target_objects[: 2 if problem.task_type == "pick_two_obj_and_place" else 1]:
         # Fetch it, treat it, and deliver it; under a lamp it stays in the hand.
-        approach(thing.place)
-        plan.append(f"take {names[thing.id]} from {names[thing.place]}")
+        approach(item.place)
+        plan.append(f"take {names[item.id]} from {names[item.place]}")
         if problem.toggle:
-            lamp = next(thing for thing in problem.things if thing.type == problem.toggle)
+            lamp = next(item for item in problem.things if item.type == problem.toggle)
             approach(lamp.place, reach_in=False)
             plan.append(f"use {names[lamp.id]}")
             break
         if tool := TOOL_OF_TASK.get(problem.task_type):
             verb = {"SinkBasin": "clean", "Microwave": "heat", "Fridge": "cool"}[tool]
             approach(first(tool), reach_in=False)
-            plan.append(f"{verb} {names[thing.id]} with {names[first(tool)]}")
+            plan.append(f"{verb} {names[item.id]} with {names[first(tool)]}")
         approach(first(problem.target))
-        plan.append(f"move {names[thing.id]} to {names[first(problem.target)]}")
+        plan.append(f"move {names[item.id]} to {names[first(problem.target)]}")
     return plan

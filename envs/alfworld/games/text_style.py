@@ -131,17 +131,17 @@ HUMAN_TEXTS: dict[str, tuple[str, ...]] = {
 def human_text(rng: RandomStream, task_type: str, object_type: str, target: str, toggle: str) -> str:
     """A task text as people write it; type names are written as in the room or as separate words."""
     separate_words = rng.chance(1, 3)
-    thing, place, lamp = (_spoken(name, separate_words) for name in (object_type, target, toggle))
-    article = rng.choose(("the", "some", "an" if thing[0] in "aeiou" else "a"))
+    object_text, target_text, lamp = (_spoken(name, separate_words) for name in (object_type, target, toggle))
+    article = rng.choose(("the", "some", "an" if object_text[0] in "aeiou" else "a"))
     text = rng.choose(HUMAN_TEXTS[task_type])
-    plural = thing + ("es" if thing.endswith(("s", "x", "ch", "sh", "to")) else "s")
-    return text.format(a=article, obj=thing, objs=plural, recep=place, toggle=lamp)
+    plural = object_text + ("es" if object_text.endswith(("s", "x", "ch", "sh", "to")) else "s")
+    return text.format(a=article, obj=object_text, objs=plural, recep=target_text, toggle=lamp)
 
 
 def _spoken(name: str, separate_words: bool) -> str:
-    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", name)
-    if words and words[-1] == "Basin":
-        words.pop()
-        separate_words = separate_words or not words
-        return "".join(words).lower() + ("" if separate_words else "basin")
-    return (" " if separate_words else "").join(words).lower()
+    tokens = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", name)
+    if tokens and tokens[-1] == "Basin":
+        tokens.pop()
+        separate_words = separate_words or not tokens
+        return "".join(tokens).lower() + ("" if separate_words else "basin")
+    return (" " if separate_words else "").join(tokens).lower()

@@ -126,8 +126,8 @@ class NativeEngine:
             parameters = operator.entry.schema.action.parameters
             env = tuple(
                 [
-                    o or game.static.cast(trigger_binding[name], kind)
-                    for o, (name, kind) in zip(env, parameters, strict=True)
+                    o or game.static.cast(trigger_binding[name], type_name)
+                    for o, (name, type_name) in zip(env, parameters, strict=True)
                 ]
             )
         if operator.conditional:

@@ -128,10 +128,10 @@ def cases(formula: Formula) -> tuple[Case, ...]:
             return (Case(universal=(formula,)),)
         return tuple(Case(formula.variables).joined(case) for case in cases(formula.part))
     if not formula.conjunctive:
-        return _few([case for part in formula.parts for case in cases(part)])
+        return _few([case for formula_case in formula.parts for case in cases(formula_case)])
     product = [Case()]
-    for part in formula.parts:
-        product = list(_few([base.joined(further_case) for further_case in cases(part) for base in product]))
+    for formula_case in formula.parts:
+        product = list(_few([base.joined(further_case) for further_case in cases(formula_case) for base in product]))
     return tuple(product)
 
 

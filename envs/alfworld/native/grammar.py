@@ -120,15 +120,15 @@ def _productions(name: str, alternatives: object) -> tuple[Production, ...]:
         raise GameError(f"rule {name}: expected a list of alternatives, got {type(alternatives).__name__}")
     productions = []
     for number, alternative in enumerate(alternatives, 1):
-        place = f"rule {name}, alternative {number}"
+        rule = f"rule {name}, alternative {number}"
         try:
             condition = alternative.get("condition")
             text = alternative["rhs"]
             productions.append(Production(query(condition) if condition else None, symbols(text)))
         except GameError as error:
-            raise error.inside(place) from None
+            raise error.inside(rule) from None
         except (AttributeError, KeyError, TypeError):
-            raise GameError(f"{place}: expected an object with the texts 'rhs' and 'condition'") from None
+            raise GameError(f"{rule}: expected an object with the texts 'rhs' and 'condition'") from None
     return tuple(productions)
 
 
@@ -147,7 +147,7 @@ def _line(text: str, position: int) -> int:
 
 def _document(text: str) -> list[tuple[str | None, dict[str, str], int]]:
     """The document's parts in order: (action name or None for a grammar block, fields, position)."""
-    parts: list[tuple[str | None, dict[str, str], int]] = []
+    tokens: list[tuple[str | None, dict[str, str], int]] = []
     position = _GAP.match(text, 0).end()  # type: ignore[union-attr]
 
     def expect(pattern: re.Pattern[str] | str, expected: str) -> re.Match[str]:
@@ -170,7 +170,7 @@ def _document(text: str) -> list[tuple[str | None, dict[str, str], int]]:
     while position < len(text):
         start = position
         if text.startswith("grammar", position):
-            parts.append((None, dict([field()]), start))
+            tokens.append((None, dict([field()]), start))
             continue
         expect(re.compile(r"action\b"), "action or grammar")
         name = expect(_NAME, "the action's name").group()
@@ -182,8 +182,8 @@ def _document(text: str) -> list[tuple[str | None, dict[str, str], int]]:
                 raise GameError(f"line {_line(text, start)}: action {name} has two {key}s")
             fields[key] = value
         expect("}", "'}'")
-        parts.append((name, fields, start))
-    return parts
+        tokens.append((name, fields, start))
+    return tokens
 
 
 def _json_block(block: str, text: str, position: int) -> dict[str, object]:
@@ -268,13 +268,13 @@ def _for_each(text: str, start: int) -> tuple[ForEach, int] | None:
     if not text.startswith("{", start):
         return None
     position = _skip(text, start + 1)
-    part: RuleCall | Value
+    body: RuleCall | Value
     call = _call(text, position)
     statement = _STATEMENT.match(text, position)
     if call:
-        part, position = call
+        body, position = call
     elif statement:
-        part = _value(statement.group())
+        body = _value(statement.group())
         position = statement.end()
     else:
         return None
@@ -288,7 +288,7 @@ def _for_each(text: str, start: int) -> tuple[ForEach, int] | None:
     position = _skip(text, position)
     if not text.startswith("}", position):
         return None
-    return ForEach(part, query(query_text) if query_text else None), position + 1
+    return ForEach(body, query(query_text) if query_text else None), position + 1
 
 
 def _value(source: str) -> Value:

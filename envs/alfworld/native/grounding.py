@@ -134,8 +134,8 @@ class GroundGame:
         self.start = State()
         self.start_key = self.salt
         for fact in sorted(static.initial):
-            for form, slots, weight in self._forms(fact, True):
-                self.start.insert(form, slots)
+            for fact_form, slots, weight in self._forms(fact, True):
+                self.start.insert(fact_form, slots)
                 self.start_key ^= weight
         self.places: dict[tuple[Row, bool], Place] = {}
         self._shared: dict[tuple[ActionCase, Row], SharedOperators] = {}
@@ -174,10 +174,10 @@ class GroundGame:
         """The changes of a fact for the planner (if ``planned``) and, where they may disagree, for the text."""
         if fact[0] not in self.relevant:
             return []
-        forms = [fact] if planned else []
+        fact_forms = [fact] if planned else []
         if fact[0] in self.logic.divergent and fact[0] in self.logic.mentioned:
-            forms.append((fact[0] + TEXT_COPY, *fact[1:]))
-        return [self.change(form) for form in forms]
+            fact_forms.append((fact[0] + TEXT_COPY, *fact[1:]))
+        return [self.change(fact_form) for fact_form in fact_forms]
 
     def won(self, state: State) -> bool:
         return any(self.static.case_holds(case, steps, {}, state) for case, steps in self.goal)
@@ -186,24 +186,24 @@ class GroundGame:
 
     def place(self, row: Row, alone: bool) -> Place:
         """What can be done where the trigger's fact with ``row`` is true; ``alone``: it is the only such fact."""
-        place = self.places.get((row, alone))
-        if place is None:
-            place = self.places[row, alone] = Place()
-            place.free.update(self.everywhere.free)
-            place.watches += self.everywhere.watches
-            place.checked += self.everywhere.checked
-            place.leaving = self.change((self.logic.trigger or "", *row))
+        index = self.places.get((row, alone))
+        if index is None:
+            index = self.places[row, alone] = Place()
+            index.free.update(self.everywhere.free)
+            index.watches += self.everywhere.watches
+            index.checked += self.everywhere.checked
+            index.leaving = self.change((self.logic.trigger or "", *row))
             for tree in self.logic.trees:
                 binding = unify(tree.trigger, row, tree.types, self.static)
                 if binding is not None:
-                    self._enter(place, tree.root, binding)
+                    self._enter(index, tree.root, binding)
                     if alone:
                         for entry in tree.shared:
-                            self._enter_shared(place, entry, binding)
+                            self._enter_shared(index, entry, binding)
                     else:
-                        self._enter(place, tree.separate, binding)
-            place.order = sorted(place.free)
-        return place
+                        self._enter(index, tree.separate, binding)
+            index.order = sorted(index.free)
+        return index
 
     def _enter(self, place: Place, branch: CaseTrie, binding: Binding) -> None:
         """Put the operators and watches of ``branch`` that static facts allow into ``place``."""
@@ -268,8 +268,8 @@ class GroundGame:
         assert isinstance(guard, Match)
         operators: list[Operator] = []
         binding = dict(watch.binding)
-        for position, variable, kind in guard.fresh:
-            if row[position] not in self.static.members.get(kind, ()):
+        for position, variable, type_name in guard.fresh:
+            if row[position] not in self.static.members.get(type_name, ()):
                 break
             binding[variable] = row[position]
         else:
@@ -290,7 +290,9 @@ class GroundGame:
         if entry.may_be_no_op and not bare and not self._has_effect(entry, binding):
             return None
         schema = entry.schema
-        env = tuple([self.static.cast(binding.get(name, ""), kind) for name, kind in schema.action.parameters])
+        env = tuple(
+            [self.static.cast(binding.get(name, ""), type_name) for name, type_name in schema.action.parameters]
+        )
         operator = Operator(entry, binding.copy(), env, schema.command.render(env, self.static, self.start))
         if entry.need:
             operator.need = frozenset(ground(entry.need, binding))
@@ -394,22 +396,22 @@ class GroundGame:
         """The place, command -> operator for everything admissible in ``state``, and the sorted commands."""
         rows = state.slots.get(self.trigger_slot, ())
         if len(rows) == 1:
-            place = self.places.get((rows[0], True)) or self.place(rows[0], True)
+            index = self.places.get((rows[0], True)) or self.place(rows[0], True)
         else:
-            place = self._merged(rows)
+            index = self._merged(rows)
         facts = state.facts
         slots = state.slots
-        commands = place.free.copy()
-        order = place.order.copy()
+        commands = index.free.copy()
+        order = index.order.copy()
         # The inner loop of a step. The test of an operator is written twice, because a call for each would cost more
         # than the test.
-        for operator in place.checked:
+        for operator in index.checked:
             if operator.need <= facts and operator.forbid.isdisjoint(facts) and operator.command not in commands:
                 if operator.universal and not self._universal_holds(operator, state):
                     continue
                 commands[operator.command] = operator
                 insort(order, operator.command)
-        for watch in place.watches:
+        for watch in index.watches:
             # Most slots are empty; the operators of a row are made once.
             rows_of_slot = slots.get(watch.slot)
             if not rows_of_slot or not watch.need <= facts or not watch.forbid.isdisjoint(facts):
@@ -429,18 +431,18 @@ class GroundGame:
                             continue
                         commands[operator.command] = operator
                         insort(order, operator.command)
-        return place, commands, order
+        return index, commands, order
 
     def _universal_holds(self, operator: Operator, state: State) -> bool:
-        return all(self.static.holds(part, operator.binding, state) for part in operator.universal)
+        return all(self.static.holds(formula, operator.binding, state) for formula in operator.universal)
 
     def _merged(self, rows: tuple[Row, ...]) -> Place:
         """What can be done at several places at once, or at none."""
         merged = Place()
-        for place in [self.place(row, False) for row in rows] or [self.everywhere]:
-            for command, operator in place.free.items():
+        for index in [self.place(row, False) for row in rows] or [self.everywhere]:
+            for command, operator in index.free.items():
                 merged.free.setdefault(command, operator)
-            merged.checked += place.checked
-            merged.watches += place.watches
+            merged.checked += index.checked
+            merged.watches += index.watches
         merged.order = sorted(merged.free)
         return merged

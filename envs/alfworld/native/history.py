@@ -29,7 +29,7 @@ def _can_be_answered(
     logic: Logic, static: StaticFacts, query: tuple[Condition, ...], condition: Condition, undone: Fact
 ) -> bool:
     """Whether all of ``query`` can be true with ``condition`` about ``undone``."""
-    variables = {f"?{name} {kind}": kind for c in query for name, kind in c.parameters}
+    variables = {f"?{name} {type_name}": type_name for c in query for name, type_name in c.parameters}
     atoms = [_atom(c) for c in query]
     binding = unify(_atom(condition), undone[1:], variables, static)
     if binding is None:
@@ -45,7 +45,7 @@ def _can_be_answered(
 
 
 def _atom(condition: Condition) -> Atom:
-    return Atom(condition.predicate, tuple(f"?{name} {kind}" for name, kind in condition.parameters))
+    return Atom(condition.predicate, tuple(f"?{name} {type_name}" for name, type_name in condition.parameters))
 
 
 def _exclude(logic: Logic, static: StaticFacts, fact: Fact, undone: Fact) -> bool:

@@ -226,7 +226,7 @@ class Logic:
             self.lookups.add((self.trigger, ()))
         for action in actions:
             templates = grammar.templates[action.name]
-            scope = tuple((name.strip("?"), kind) for name, kind in action.parameters)
+            scope = tuple((name.strip("?"), type_name) for name, type_name in action.parameters)
             try:
                 command, feedback = (narration.compile(s, scope) for s in (templates.command, templates.feedback))
             except GameError as error:
@@ -296,8 +296,8 @@ def lookups(steps: tuple[Step, ...]) -> set[tuple[str, tuple[int, ...]]]:
 def mentioned(case: Case) -> set[str]:
     """The predicates of a case, with those of its universal parts."""
     predicates = {atom.predicate for atom in (*case.positive, *case.negative)}
-    for part in case.universal:
-        for inner in cases(part.part):
+    for formula in case.universal:
+        for inner in cases(formula.part):
             predicates |= mentioned(inner)
     return predicates
 
@@ -342,9 +342,9 @@ def _check_grammar(domain: PddlDomain, grammar: Grammar, actions: list[str]) -> 
 
     def check_query(conditions: tuple[Condition, ...] | None) -> None:
         for condition in conditions or ():
-            for _, kind in condition.parameters:
-                if kind not in domain.types:
-                    raise GameError(f"grammar: unknown type {kind} in a query about {condition.predicate}")
+            for _, type_name in condition.parameters:
+                if type_name not in domain.types:
+                    raise GameError(f"grammar: unknown type {type_name} in a query about {condition.predicate}")
 
     def check_rule(name: str) -> None:
         if name in path:

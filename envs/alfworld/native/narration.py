@@ -115,11 +115,11 @@ class Narration:
             at = places[names[0]]
 
             def render_object(env: Env, static: StaticFacts, state: State) -> str:
-                thing = env[at]
+                entity = env[at]
                 cache = static.cache.setdefault(source, {})
-                text = cache.get(thing)
+                text = cache.get(entity)
                 if text is None:
-                    text = cache[thing] = compute(static, (thing,))
+                    text = cache[entity] = compute(static, (entity,))
                 return text
 
             return Compiled(render_object, placeholders=placeholders)
@@ -132,9 +132,9 @@ class Narration:
         if for_each.query is None:
             return self._symbol(for_each.part, scope)
         query = self._query(for_each.query, scope)
-        part = self._symbol(for_each.part, query.scope)
+        body = self._symbol(for_each.part, query.scope)
         answers = query.answers
-        render_part = part.render
+        render_part = body.render
         if list_texts is None:
 
             def render_all(env: Env, static: StaticFacts, state: State) -> str:
@@ -142,7 +142,7 @@ class Narration:
                 static.spend(len(matches))
                 return "".join([render_part(match, static, state) for match in matches])
 
-            return Compiled(render_all, [part, query])
+            return Compiled(render_all, [body, query])
         empty, between, last = (joint.render for joint in list_texts)
 
         def render(env: Env, static: StaticFacts, state: State) -> str:
@@ -154,7 +154,7 @@ class Narration:
                 return head + last(env, static, state) + items[-1]
             return items[0] if items else empty(env, static, state)
 
-        return Compiled(render, [part, query, *list_texts])
+        return Compiled(render, [body, query, *list_texts])
 
     # Queries ----------------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Narration:
         ]
         bound_positions = tuple(i for i, p in enumerate(parameters) if p in scope)
         scope_indexes = [scope.index(parameters[i]) for i in bound_positions]
-        types = tuple(kind for _, kind in parameters)
+        types = tuple(type_name for _, type_name in parameters)
         if types not in self._signatures:
             self._signatures[types] = Signatures(self._search_order(types))
         signatures = self._signatures[types]
@@ -305,11 +305,11 @@ class Compiled:
             self.render = lambda env, static, state: text
         else:
             self.render = text
-        self.placeholders: frozenset[Placeholder] = placeholders.union(*[part.placeholders for part in parts])
-        self.changing: bool = any(part.changing for part in parts)
-        self.open: bool = any(part.open for part in parts)
+        self.placeholders: frozenset[Placeholder] = placeholders.union(*[symbol.placeholders for symbol in parts])
+        self.changing: bool = any(symbol.changing for symbol in parts)
+        self.open: bool = any(symbol.open for symbol in parts)
         self.size: int = (
-            1 + sum(part.size for part in parts if isinstance(part, Compiled)) + len(self.constant or "") // 64
+            1 + sum(symbol.size for symbol in parts if isinstance(symbol, Compiled)) + len(self.constant or "") // 64
         )
         if self.size > MAX_PARTS:
             raise GameError(f"grammar: a text has more than {MAX_PARTS:,} parts")
@@ -347,23 +347,23 @@ def _ordered(rows: Iterable[Row], static: StaticFacts, signatures: Signatures) -
 def _joined(parts: list[Compiled]) -> Compiled:
     """The concatenation of ``parts``."""
     merged: list[Compiled] = []
-    for part in parts:
-        if merged and part.constant is not None and merged[-1].constant is not None:
-            merged[-1] = Compiled(merged[-1].constant + part.constant)
-        elif part.constant != "":
-            merged.append(part)
+    for symbol in parts:
+        if merged and symbol.constant is not None and merged[-1].constant is not None:
+            merged[-1] = Compiled(merged[-1].constant + symbol.constant)
+        elif symbol.constant != "":
+            merged.append(symbol)
     if not merged:
         return Compiled("")
     if len(merged) == 1:
         return merged[0]
-    pieces: list[Any] = [part.render if part.constant is None else part.constant for part in merged]
+    renderers: list[Any] = [symbol.render if symbol.constant is None else symbol.constant for symbol in merged]
     if len(merged) == 3 and merged[1].constant is None and merged[0].constant and merged[2].constant:
         # "text OBJECT text" is the usual shape; one concatenation is faster than a join.
-        before, render, after = pieces
+        before, render, after = renderers
         return Compiled(lambda env, static, state: before + render(env, static, state) + after, merged)
     return Compiled(
         lambda env, static, state: "".join(
-            [piece if isinstance(piece, str) else piece(env, static, state) for piece in pieces]
+            [piece if isinstance(piece, str) else piece(env, static, state) for piece in renderers]
         ),
         merged,
     )
@@ -381,5 +381,5 @@ def _choice(rule: str, alternatives: list[tuple[Query | None, Compiled]]) -> Com
                 return text(env, static, state)
         raise GameError(f"grammar: no alternative of rule {rule} applies")
 
-    parts: list[Compiled | Query] = [compiled for _, compiled in alternatives]
-    return Compiled(render, [*parts, *[query for query, _ in alternatives if query is not None]])
+    options: list[Compiled | Query] = [compiled for _, compiled in alternatives]
+    return Compiled(render, [*options, *[query for query, _ in alternatives if query is not None]])

@@ -52,9 +52,9 @@ def read_domain(text: str) -> PddlDomain:
             raise GameError(f"{keyword} is not supported (line {_line_of(text, keyword)})")
     domain.predicates.setdefault("=", 2)
     domain.types = _closure(bases)
-    for name, kind in domain.constants.items():
-        if kind not in domain.types:
-            raise GameError(f":constants: {name} has the unknown type {kind}")
+    for name, type_name in domain.constants.items():
+        if type_name not in domain.types:
+            raise GameError(f":constants: {name} has the unknown type {type_name}")
     for keyword, entries in sections[1:]:
         if keyword == ":action":
             action = _read_action(entries, domain)
@@ -79,12 +79,12 @@ def read_problem(text: str, domain: PddlDomain) -> PddlProblem:
         if keyword not in ("problem", ":domain", ":requirements", ":objects", ":init", ":goal", ":metric"):
             raise GameError(f"{keyword} is not supported (line {_line_of(text, keyword)})")
     objects = dict(domain.constants)
-    for name, kind in _typed(sections.get(":objects", []), ":objects"):
+    for name, type_name in _typed(sections.get(":objects", []), ":objects"):
         if name in objects:
             raise GameError(f":objects: {name} is defined twice")
-        if kind not in domain.types:
-            raise GameError(f":objects: {name} has the unknown type {kind}")
-        objects[name] = kind
+        if type_name not in domain.types:
+            raise GameError(f":objects: {name} has the unknown type {type_name}")
+        objects[name] = type_name
     facts, measured = _read_init(sections[":init"], domain, objects)
     goal = sections[":goal"]
     if len(goal) != 1:
@@ -104,12 +104,12 @@ def nested(text: str) -> list[Node]:
     if not bare.isascii():
         line = next(n for n, row in enumerate(bare.split("\n"), 1) if not row.isascii())
         raise GameError(f"line {line}: a character that is not ASCII")
-    words = bare.lower().replace("(", " ( ").replace(")", " ) ").replace("?", " ?").split()
-    if not words or words[0] != "(":
+    tokens = bare.lower().replace("(", " ( ").replace(")", " ) ").replace("?", " ?").split()
+    if not tokens or tokens[0] != "(":
         raise GameError("line 1: expected '('")
     current: list[Node] = []
     stack: list[list[Node]] = []
-    for position, word in enumerate(words):
+    for position, word in enumerate(tokens):
         if word == "(":
             if len(stack) >= MAX_DEPTH:
                 _misplaced(bare, position, f"more than {MAX_DEPTH} nested parentheses")
@@ -121,8 +121,8 @@ def nested(text: str) -> list[Node]:
             if not stack:
                 _misplaced(bare, position, "a ')' without '('")
             current = stack.pop()
-            if not stack and position + 1 < len(words):
-                _misplaced(bare, position + 1, f"nothing may follow the definition, got {words[position + 1][:40]!r}")
+            if not stack and position + 1 < len(tokens):
+                _misplaced(bare, position + 1, f"nothing may follow the definition, got {tokens[position + 1][:40]!r}")
         else:
             current.append(word)
     if stack:
@@ -268,9 +268,9 @@ def _read_action(entries: list[Node], domain: PddlDomain) -> Action:
     if not entries or not isinstance(entries[0], str):
         raise GameError(f"an action without a name: {_show(entries)}")
     name = entries[0]
-    parts = entries[1:]
+    sections = entries[1:]
     try:
-        fields = dict(zip(parts[::2], parts[1::2], strict=True))
+        fields = dict(zip(sections[::2], sections[1::2], strict=True))
         unknown = set(fields) - {":parameters", ":precondition", ":effect"}
         if unknown or ":effect" not in fields:
             raise GameError(f"unknown {min(unknown)}" if unknown else "there is no :effect")
@@ -312,10 +312,10 @@ class _Conditions:
         if tag == "not":
             return self.read(args[0], not negated, scope)
         if tag == "imply":
-            parts = (self.read(args[0], not negated, scope), self.read(args[1], negated, scope))
-            return Junction(negated, parts)
+            operands = (self.read(args[0], not negated, scope), self.read(args[1], negated, scope))
+            return Junction(negated, operands)
         if tag in ("and", "or"):
-            return Junction((tag == "and") != negated, tuple(self.read(part, negated, scope) for part in args))
+            return Junction((tag == "and") != negated, tuple(self.read(operand, negated, scope) for operand in args))
         variables, inner = self._variables(args[0], scope)
         return Quantified((tag == "forall") != negated, variables, self.read(args[1], negated, inner))
 
@@ -333,8 +333,8 @@ class _Conditions:
         tag = node[0]
         args = node[1:]
         if tag == "and":
-            for part in args:
-                self.effects(part, out, variables, scope, condition)
+            for operand in args:
+                self.effects(operand, out, variables, scope, condition)
         elif tag in ("forall", "when"):
             if len(args) != 2:
                 raise GameError(f"{tag} takes 2 arguments, got {_show(node)}")
@@ -356,14 +356,14 @@ class _Conditions:
             raise GameError(f"expected (?variable - type ...), got {_show(words)}")
         inner = dict(scope)
         variables = []
-        for name, kind in _typed(words, "quantifier"):
+        for name, type_name in _typed(words, "quantifier"):
             if not name.startswith("?"):
                 raise GameError(f"expected (?variable - type ...), got {_show(words)}")
             inner[name] = name
             while inner[name] in self.names:
                 inner[name] += "'"
             self.names.add(inner[name])
-            variables.append((inner[name], kind))
+            variables.append((inner[name], type_name))
         return tuple(variables), inner
 
     def _literal(self, node: list[Node], negated: bool, scope: Mapping[str, str]) -> Atom:

@@ -148,9 +148,9 @@ class StaticFacts:
         for row in rows:
             # A row whose types fit binds the fresh variables for the remaining steps.
             self.spend(1)
-            for position, variable, kind in step.fresh:
+            for position, variable, type_name in step.fresh:
                 value = row[position]
-                if value not in self.members.get(kind, ()):
+                if value not in self.members.get(type_name, ()):
                     break
                 binding[variable] = value
             else:
@@ -194,7 +194,7 @@ class StaticFacts:
         for solution in self.solutions(steps, dict(binding), state):
             if not self.allowed(case, solution) or not state.facts.isdisjoint(ground(case.negative, solution)):
                 continue
-            if all(self.holds(part, solution, state) for part in case.universal):
+            if all(self.holds(formula, solution, state) for formula in case.universal):
                 return True
         return False
 
@@ -213,8 +213,8 @@ class StaticFacts:
             steps = plan((), formula.variables, (), frozenset())
             truths = (self.holds(formula.part, inner, state) for inner in self.solutions(steps, dict(binding), state))
             return all(truths) if formula.universal else any(truths)
-        parts = (self.holds(part, binding, state) for part in formula.parts)
-        return all(parts) if formula.conjunctive else any(parts)
+        verdicts = (self.holds(operand, binding, state) for operand in formula.parts)
+        return all(verdicts) if formula.conjunctive else any(verdicts)
 
 
 def ground(atoms: Iterable[Atom], binding: Binding) -> list[Fact]:

@@ -123,11 +123,9 @@ class TextWorldEngine:
     def _prepare_key(self, grammar: str, facts: list[Proposition]) -> None:
         self._ignored_predicates = {name for name in _BOOKKEEPING if name not in grammar}
         self._negated_queries = set(re.findall(r"not_\w+", grammar))
-        place = {
-            fact.arguments[0].name: fact.arguments[1].name for fact in facts if fact.name == "receptacleatlocation"
-        }
-        crowds = Counter(place.values())
-        self._shared_places = {receptacle for receptacle, location in place.items() if crowds[location] > 1}
+        key = {fact.arguments[0].name: fact.arguments[1].name for fact in facts if fact.name == "receptacleatlocation"}
+        crowds = Counter(key.values())
+        self._shared_places = {receptacle for receptacle, location in key.items() if crowds[location] > 1}
 
     def _in_key(self, fact: Proposition) -> bool:
         if fact.name == "not_inreceptacle" and fact.arguments[1].name not in self._shared_places:

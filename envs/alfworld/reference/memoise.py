@@ -44,7 +44,7 @@ def _lean_symbol(self: textgen.Symbol, context: Context) -> textgen.Symbol:
 @contextmanager
 def memoised_textworld() -> Iterator[None]:
     """While active, textworld's translator and parsers look up earlier answers. Text is unchanged; not for threads."""
-    places: list[tuple[object, str, object]] = [
+    patches: list[tuple[object, str, object]] = [
         (fast_downward, "pddl2sas", _translate_once),
         (textgen, "_parse_and_convert", _fresh_symbols),
         (textgen, "copy_context", _lean_context),
@@ -52,8 +52,8 @@ def memoised_textworld() -> Iterator[None]:
         (pddl_logic, "_parse_and_convert", _parse_logic),
         (Rule, "parse_conjunctive_query", staticmethod(_parse_query)),
     ]
-    saved = [(owner, name, vars(owner)[name]) for owner, name, _ in places]
-    for owner, name, value in places:
+    saved = [(owner, name, vars(owner)[name]) for owner, name, _ in patches]
+    for owner, name, value in patches:
         setattr(owner, name, value)
     try:
         yield

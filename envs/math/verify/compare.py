@@ -245,7 +245,7 @@ def _same_words(gold: Answer, prediction: Answer) -> bool:
     if gold_text in _PLAIN_REPLIES and not _takes_back(gold_text, prediction_text):
         prediction_text = _REPLY_END.split(prediction_text, maxsplit=1)[0].strip()
     lists = [sorted(_LIST_OF_WORDS.split(side)) for side in (gold_text, prediction_text)]
-    return gold_text == prediction_text or (lists[0] == lists[1] and all(len(part.split()) <= 2 for part in lists[0]))
+    return gold_text == prediction_text or (lists[0] == lists[1] and all(len(item.split()) <= 2 for item in lists[0]))
 
 
 def _takes_back(reply: str, text: str) -> bool:
@@ -383,12 +383,12 @@ def _as_short(sequence: Sequence, other: Sequence) -> Sequence:
 
     Only where the terms that are left out continue an arithmetic progression.
     """
-    places = [next((i for i, item in enumerate(side.items) if item == _DOTS), 0) for side in (sequence, other)]
-    values = [item.value for item in sequence.items[: places[0]] if isinstance(item, Number)]
+    positions = [next((i for i, item in enumerate(side.items) if item == _DOTS), 0) for side in (sequence, other)]
+    values = [item.value for item in sequence.items[: positions[0]] if isinstance(item, Number)]
     differences = {after - before for before, after in itertools.pairwise(values)}
-    if not (len(values) == places[0] and len(differences) == 1 and 2 <= places[1] < places[0]):
+    if not (len(values) == positions[0] and len(differences) == 1 and 2 <= positions[1] < positions[0]):
         return sequence
-    return replace(sequence, items=(*sequence.items[: places[1]], *sequence.items[places[0] :]))
+    return replace(sequence, items=(*sequence.items[: positions[1]], *sequence.items[positions[0] :]))
 
 
 def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) -> bool:

@@ -22,25 +22,30 @@ def is_natural(formula: Formula, condition: Answer) -> bool:
     """Whether ``condition`` is the natural domain of ``formula``, which for a sequence ``a_n`` is a positive index."""
     if not isinstance(condition, Sequence) or not condition.name or not regions.is_region(condition):
         return False
-    pieces = regions.pieces(condition)
-    ends = [end for piece in pieces for end in piece.items if end not in (INFINITY, MINUS_INFINITY)]
+    intervals = regions.pieces(condition)
+    ends = [end for interval in intervals for end in interval.items if end not in (INFINITY, MINUS_INFINITY)]
     values = [end.value for end in ends if isinstance(end, Number)]
     if len(values) < len(ends) or not values:
         return False
     if formula.name.endswith(f"_{condition.name}"):
-        return len(pieces) == 1 and pieces[0].opening == "[" and pieces[0].items[1] == INFINITY and values[0] in (0, 1)
-    if len(pieces) > 1 and pieces[0].items[0] == MINUS_INFINITY and pieces[-1].items[1] == INFINITY:
-        zeros = _denominators(formula.latex)
-        return len({*values}) == len(pieces) - 1 and all(
-            any(_value(part, condition.name, point) == 0 for part in zeros) for point in values
+        return (
+            len(intervals) == 1
+            and intervals[0].opening == "["
+            and intervals[0].items[1] == INFINITY
+            and values[0] in (0, 1)
         )
-    if len(pieces) > 1:
+    if len(intervals) > 1 and intervals[0].items[0] == MINUS_INFINITY and intervals[-1].items[1] == INFINITY:
+        zeros = _denominators(formula.latex)
+        return len({*values}) == len(intervals) - 1 and all(
+            any(_value(factor, condition.name, point) == 0 for factor in zeros) for point in values
+        )
+    if len(intervals) > 1:
         return False
-    inside = _inside(pieces[0])
+    inside = _inside(intervals[0])
     return all(
         any(
-            _value(part, condition.name, end) == 0 and _value(part, condition.name, inside) > 0
-            for part in _radicands(formula.latex)
+            _value(factor, condition.name, end) == 0 and _value(factor, condition.name, inside) > 0
+            for factor in _radicands(formula.latex)
         )
         for end in values
     )

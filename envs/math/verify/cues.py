@@ -85,8 +85,8 @@ _AFTER_NOUN = rf"{_EMPHASIS}(?:{_SPACE}*[(（][^()（）\n]{{1,30}}[)）])?"
 def _statements(column: int, eastern: str) -> re.Pattern[str]:
     """Noun and verb, or noun and colon; verbs only after nouns of their language."""
     rows = [
-        rf"(?:{words[column]}){_AFTER_NOUN}(?:{_SPACE}+(?:{words[2]})(?!\w){_SPACE}*[:：]?|{_SPACE}*[:：=—–])"
-        for words in _LANGUAGES.values()
+        rf"(?:{phrases[column]}){_AFTER_NOUN}(?:{_SPACE}+(?:{phrases[2]})(?!\w){_SPACE}*[:：]?|{_SPACE}*[:：=—–])"
+        for phrases in _LANGUAGES.values()
     ]
     english = rf"{_LANGUAGES['en'][column]}"
     to = rf"(?:{english})\**{_SPACE}+to[ \t][^.\n]{{1,60}}?[ \t](?:{_LANGUAGES['en'][2]})(?!\w){_SPACE}*:?"

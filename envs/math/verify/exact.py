@@ -93,7 +93,7 @@ def _size(node: Any, roots: set[Any], orders: set[int]) -> tuple[float, float] |
     if turns is not None:
         orders.update((4, 2 * int(turns.q)))
         return 1.0, 1.0
-    sizes = [_size(part, roots, orders) for part in node.args[: 1 if node.is_Pow else None]]
+    sizes = [_size(argument, roots, orders) for argument in node.args[: 1 if node.is_Pow else None]]
     algebraic_sizes = [size for size in sizes if size is not None]
     if len(algebraic_sizes) < len(sizes) or not algebraic_sizes:
         return None

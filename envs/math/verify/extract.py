@@ -172,12 +172,12 @@ def without_thoughts(response: str) -> str:
             start = None
     if start is not None:
         spans.append((start, len(response)))
-    parts = []
+    passages = []
     position = 0
     for begin, end in spans:
-        parts += [response[position:begin], "\n" * (end - begin)]
+        passages += [response[position:begin], "\n" * (end - begin)]
         position = end
-    return "".join(parts) + response[position:]
+    return "".join(passages) + response[position:]
 
 
 def _boxed(text: str) -> _Candidate | None:
@@ -332,8 +332,8 @@ def _content(text: str, position: int, before: str) -> tuple[str, int]:
 def _is_brief(text: str) -> bool:
     """Whether the first line of ``text`` may be an answer rather than the start of an explanation."""
     line = text.strip().partition("\n")[0]
-    words = re.findall(r"[^\W\d_]{2,}", _MATH.sub(" ", line))
-    return bool(line) and len(words) <= 6
+    tokens = re.findall(r"[^\W\d_]{2,}", _MATH.sub(" ", line))
+    return bool(line) and len(tokens) <= 6
 
 
 def _conclusion(prose: str) -> str:

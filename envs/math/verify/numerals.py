@@ -80,9 +80,9 @@ def read_number(plain: str) -> Number | None:
     if text[:1].isalpha() or " and " in text or number_words.is_fraction(text):
         text = number_words.digits(text)
     if whole_and_part := _WHOLE_AND_PART.fullmatch(text):
-        whole = int(whole_and_part[1])
+        units = int(whole_and_part[1])
         number = _quantity(f"{whole_and_part[1]} {whole_and_part[2]}")
-        return number and replace(number, items=(Fraction(whole), number.value - whole))
+        return number and replace(number, items=(Fraction(units), number.value - units))
     if modulus := MODULUS.search(text):
         number = _quantity(text[: modulus.start()])
         if number is not None and int(modulus[1]):
@@ -116,9 +116,9 @@ def _compound(text: str) -> Number | None:
     """``2 feet 6 inches`` in the first unit: quantities of one dimension, each less than one of the previous unit."""
     total: Number | None = None
     size = Fraction(0)
-    parts = _COMPOUND.split(text)
-    for part in parts if 1 < len(parts) <= 3 else ():
-        number = _quantity(part)
+    factors = _COMPOUND.split(text)
+    for factor in factors if 1 < len(factors) <= 3 else ():
+        number = _quantity(factor)
         if number is None or number.unit is None:
             return None
         if total is None or total.unit is None:
@@ -136,12 +136,12 @@ def _quantity(text: str) -> Number | None:
     text = text.strip()
     if text.startswith("(") and text.endswith(")") and "," not in text and enclosed(text):
         text = text[1:-1].strip()
-    sign = 1
+    factor = 1
     position = 0
     currency = ""
     while position < len(text) and position < 4:
         if match := _SIGN.match(text, position):
-            sign = -sign if match[1] == "-" else sign
+            factor = -factor if match[1] == "-" else factor
             position = match.end()
         elif text[position] in _CURRENCIES and not currency:
             currency = _CURRENCIES[text[position]]
@@ -153,13 +153,13 @@ def _quantity(text: str) -> Number | None:
         position = name.end()
     if position and text[position : position + 1] == "(" and enclosed(text[position:]) and "," not in text:
         inner = _quantity(text[position:])
-        return inner and replace(inner, value=sign * inner.value)
+        return inner and replace(inner, value=factor * inner.value)
     value_end = _value(text, position)
     if value_end is None:
         return None
     number, position = value_end
-    items = (sign * number.items[0], *number.items[1:]) if number.items else ()
-    number = replace(number, value=sign * number.value, items=items)
+    items = (factor * number.items[0], *number.items[1:]) if number.items else ()
+    number = replace(number, value=factor * number.value, items=items)
     if match := _PERCENT.match(text, position):
         number = replace(number, percent=True)
         position = match.end()
@@ -234,11 +234,11 @@ def _is_noun(word: str) -> bool:
 def _value(text: str, position: int) -> tuple[Number, int] | None:
     """The number at ``position`` and where it ends."""
     if match := _REPEATING.match(text, position):
-        whole = match["whole"] or match["begun"] or "0"
+        integer = match["whole"] or match["begun"] or "0"
         fixed = match["fixed"] or match["start"] or ""
         cycle = match["cycle"] or match["digit"] or match["again"]
         cycles = Fraction(int(cycle), (10 ** len(cycle) - 1) * 10 ** len(fixed))
-        return Number(Fraction(int(whole + fixed), 10 ** len(fixed)) + cycles), match.end()
+        return Number(Fraction(int(integer + fixed), 10 ** len(fixed)) + cycles), match.end()
     if match := _POWER_OF_TEN.match(text, position):
         return Number(Fraction(10) ** int(match[1] or match[2])), match.end()
     if match := _FRACTION.match(text, position):
@@ -256,8 +256,8 @@ def _value(text: str, position: int) -> tuple[Number, int] | None:
         exponent = int(next(group for group in scientific.groups() if group is not None))
         if abs(exponent) > _MAX_EXPONENT:
             return None
-        places = None if number.places is None else max(0, number.places - exponent)
-        return replace(number, value=number.value * Fraction(10) ** exponent, places=places), scientific.end()
+        decimals = None if number.places is None else max(0, number.places - exponent)
+        return replace(number, value=number.value * Fraction(10) ** exponent, places=decimals), scientific.end()
     return number, position
 
 
@@ -274,22 +274,24 @@ def _based(match: re.Match[str]) -> Number | None:
 def _decimal(digits: str) -> Number:
     groups = digits.split(",")
     digits = digits.replace(",", "").replace(" ", "").rstrip(".")
-    whole, _, part = digits.partition(".")
-    if not part:
-        return Number(Fraction(int(whole or "0")), items=tuple(map(Fraction, groups)) if len(groups) > 1 else ())
-    significant = len((whole + part).lstrip("0"))
-    return Number(Fraction(int((whole or "0") + part), 10 ** len(part)), places=len(part), significant=significant)
+    integer, _, fraction = digits.partition(".")
+    if not fraction:
+        return Number(Fraction(int(integer or "0")), items=tuple(map(Fraction, groups)) if len(groups) > 1 else ())
+    significant = len((integer + fraction).lstrip("0"))
+    return Number(
+        Fraction(int((integer or "0") + fraction), 10 ** len(fraction)), places=len(fraction), significant=significant
+    )
 
 
 def _quotient(match: re.Match[str]) -> Number | None:
-    whole = match["whole"] or match["mixed"]
+    integer = match["whole"] or match["mixed"]
     top = _signed(match["top"] or match["mtop"] or match["stop"] or match["rtop"])
     bottom = _signed(match["bottom"] or match["mbottom"] or match["sbottom"] or match["rbottom"])
     if bottom == 0:
         return None
     value = top / bottom
-    if whole is not None:
-        return Number(int(whole) + value) if 0 <= value < 1 else None
+    if integer is not None:
+        return Number(int(integer) + value) if 0 <= value < 1 else None
     time = moments.clock(match["rtop"], match["rbottom"]) if match["rtop"] else ""
     return Number(value, division=value.denominator == 1, clock=time)
 

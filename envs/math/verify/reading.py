@@ -203,8 +203,8 @@ def _choice(plain: str, depth: int) -> Choice | None:
 def _several(text: str, depth: int) -> Answer | None:
     """An answer of several parts (alternatives, conditions, lists, rows of a matrix), or None."""
     if {len(_PLUS_MINUS.findall(text)), len(_MINUS_PLUS.findall(text))} in ({0, 1}, {1}):
-        signs = (_PLUS_MINUS.sub(upper, _MINUS_PLUS.sub(lower, text)) for upper, lower in ("+-", "-+"))
-        alternatives = tuple(_read(re.sub(r"^\s*\+", "", signed), depth) for signed in signs)
+        variants = (_PLUS_MINUS.sub(upper, _MINUS_PLUS.sub(lower, text)) for upper, lower in ("+-", "-+"))
+        alternatives = tuple(_read(re.sub(r"^\s*\+", "", signed), depth) for signed in variants)
         if r"\ne" in text:
             return _join(text, alternatives, ["and"])
         return Sequence(alternatives)
@@ -225,20 +225,20 @@ def _several(text: str, depth: int) -> Answer | None:
             return Sequence(tuple(_read(f"{name} = {value}", depth) for name, value in zip(names, values, strict=True)))
     if (solutions := systems.solutions(text)) is not None:
         return Sequence(tuple(_read(solution, depth) for solution in solutions))
-    parts, joints = brackets.split(text, relations.SEPARATOR)
-    modulus = MODULUS.search(parts[-1]) if joints else None
-    if modulus and not any(map(MODULUS.search, parts[:-1])):
-        parts[:-1] = [part + modulus[0] for part in parts[:-1]]  # x \equiv 2, 3 \pmod 5
+    items, joints = brackets.split(text, relations.SEPARATOR)
+    modulus = MODULUS.search(items[-1]) if joints else None
+    if modulus and not any(map(MODULUS.search, items[:-1])):
+        items[:-1] = [item + modulus[0] for item in items[:-1]]  # x \equiv 2, 3 \pmod 5
     if not joints and r"\cup" in text:
-        parts, joints = brackets.split(text, _CUP)
-        joints = ["or"] * len(joints) if all(map(relations.is_relation, parts)) else []
-    if not joints or len(parts) > MAX_ITEMS or not all(parts):
+        items, joints = brackets.split(text, _CUP)
+        joints = ["or"] * len(joints) if all(map(relations.is_relation, items)) else []
+    if not joints or len(items) > MAX_ITEMS or not all(items):
         return None
-    first = next((number for number, part in enumerate(parts) if r"\ne" in part), len(parts))
-    if not any(map(relations.is_relation, parts[first + 1 :])):  # x \ne 2, 3
-        name = parts[first].partition(r"\ne")[0] if first < len(parts) else ""
-        parts[first + 1 :] = [rf"{name} \ne {part}" for part in parts[first + 1 :]]
-    return _join(text, tuple(_read(part, depth) for part in parts), joints)
+    first = next((number for number, item in enumerate(items) if r"\ne" in item), len(items))
+    if not any(map(relations.is_relation, items[first + 1 :])):  # x \ne 2, 3
+        name = items[first].partition(r"\ne")[0] if first < len(items) else ""
+        items[first + 1 :] = [rf"{name} \ne {item}" for item in items[first + 1 :]]
+    return _join(text, tuple(_read(item, depth) for item in items), joints)
 
 
 def _join(text: str, items: tuple[Answer, ...], joints: list[str]) -> Answer:
@@ -361,10 +361,10 @@ def _difference(minuend: str, points: Answer, depth: int) -> Answer | None:
         excluded = [regions.half_line(regions.UNEQUAL, point, "") for point in points.items]
     else:
         excluded = [regions.complement(points, "") if regions.is_region(points) else None]
-    parts = [part for part in excluded if part]
-    if len(parts) < len(excluded):
+    exclusions = [exclusion for exclusion in excluded if exclusion]
+    if len(exclusions) < len(excluded):
         return None
-    return regions.intersection([region, *parts], "")
+    return regions.intersection([region, *exclusions], "")
 
 
 def _unit_vectors(text: str, depth: int) -> Sequence | None:

@@ -46,7 +46,8 @@ def is_region(answer: Answer) -> bool:
         return False
     intervals = answer.items if answer.opening == r"\cup" else (answer,)
     return all(
-        isinstance(piece, Sequence) and piece.opening in ("(", "[") and len(piece.items) == 2 for piece in intervals
+        isinstance(interval, Sequence) and interval.opening in ("(", "[") and len(interval.items) == 2
+        for interval in intervals
     )
 
 
@@ -58,7 +59,11 @@ def pieces(region: Sequence) -> list[Sequence]:
 
 
 def union(regions: list[Sequence], name: str) -> Sequence:
-    intervals = [Sequence(piece.items, piece.opening, piece.closing) for region in regions for piece in pieces(region)]
+    intervals = [
+        Sequence(interval.items, interval.opening, interval.closing)
+        for region in regions
+        for interval in pieces(region)
+    ]
     if len(intervals) == 1:
         return Sequence(intervals[0].items, intervals[0].opening, intervals[0].closing, name)
     return Sequence(tuple(intervals), r"\cup", r"\cup", name)
@@ -70,7 +75,7 @@ def intersection(regions: list[Sequence], name: str) -> Sequence | None:
     try:
         for region in regions[1:]:
             overlaps = [_intersect(first, second) for first in intervals for second in pieces(region)]
-            intervals = [piece for piece in overlaps if piece]
+            intervals = [interval for interval in overlaps if interval]
     except _NeedsAlgebra:
         return None
     return union(intervals, name) if intervals else None

@@ -55,7 +55,7 @@ def statement(text: str) -> Statement | None:
     (Statement(name='x', lefts=[], value='3', contained=False), '3', None, (['\\sqrt{16}'], '4'))
     """
     sides, operators = brackets.split(text, _OPERATOR)
-    if not operators or not all(sides) or not all(sign in ("=", r"\equiv", r"\in") for sign in operators):
+    if not operators or not all(sides) or not all(operator in ("=", r"\equiv", r"\in") for operator in operators):
         return None
     contained = operators[0] == r"\in"
     first, *lefts, last = sides

@@ -74,7 +74,7 @@ def _parse(latex: str, over_complex: bool) -> Any:
 
 
 def _complex(latex: str) -> bool:
-    return any(part["unit"] for part in _IMAGINARY.finditer(latex)) and not _BOUND_INDEX.search(latex)
+    return any(match["unit"] for match in _IMAGINARY.finditer(latex)) and not _BOUND_INDEX.search(latex)
 
 
 def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
@@ -139,8 +139,8 @@ def _same_value(gold: Any, prediction: Any) -> bool:
 
 def _same_where_defined(gold: Any, prediction: Any, names: list[Any]) -> bool:
     """Whether two expressions agree with variables of any sign, where no root or logarithm is of a negative number."""
-    for signs in itertools.islice(itertools.product((1, -1), repeat=len(names)), 16):
-        point = {name: sign * coordinate(str(name), 0) for name, sign in zip(names, signs, strict=True)}
+    for factors in itertools.islice(itertools.product((1, -1), repeat=len(names)), 16):
+        point = {name: factor * coordinate(str(name), 0) for name, factor in zip(names, factors, strict=True)}
         gold_value, prediction_value = (
             side.subs(point).evalf(_DIGITS) if defined(side, point) else None for side in (gold, prediction)
         )

@@ -21,15 +21,15 @@ def solutions(text: str) -> list[str] | None:
     """
     if text.count("=") < 4:
         return None
-    parts, joints = brackets.split(text, relations.SEPARATOR)
-    names = [_name(part) for part in parts]
+    items, joints = brackets.split(text, relations.SEPARATOR)
+    names = [_name(item) for item in items]
     if not all(names):
         return None
-    groups = _groups(parts, joints)
-    group_names = [[_name(part) for part in group] for group in groups]
+    groups = _groups(items, joints)
+    group_names = [[_name(item) for item in group] for group in groups]
     if len({*map(tuple, map(sorted, group_names))}) > 1:  # x_1, y_1 and x_2, y_2
-        groups = [[_without_index(part) for part in group] for group in groups]
-        group_names = [[_name(part) for part in group] for group in groups]
+        groups = [[_without_index(item) for item in group] for group in groups]
+        group_names = [[_name(item) for item in group] for group in groups]
     unknowns = sorted(group_names[0])
     if (
         len(groups) < 2
@@ -58,13 +58,13 @@ def _groups(parts: list[str], joints: list[str]) -> list[list[str]]:
     elif any(joint.startswith(";") for joint in joints) and not all(joint.startswith(";") for joint in joints):
         cuts = [joint.startswith(";") for joint in joints]
     else:
-        cuts = [_name(part) == _name(parts[0]) for part in parts[1:]]
+        cuts = [_name(item) == _name(parts[0]) for item in parts[1:]]
     groups = [[parts[0]]]
-    for part, is_start in zip(parts[1:], cuts, strict=True):
+    for item, is_start in zip(parts[1:], cuts, strict=True):
         if is_start:
-            groups.append([part])
+            groups.append([item])
         else:
-            groups[-1].append(part)
+            groups[-1].append(item)
     return groups
 
 
@@ -78,5 +78,5 @@ def _name(part: str) -> str:
 
 
 def _without_index(part: str) -> str:
-    name, sign, value = part.partition("=")
-    return f"{_INDEX.sub('', name.strip())} {sign}{value}"
+    name, equals, value = part.partition("=")
+    return f"{_INDEX.sub('', name.strip())} {equals}{value}"

@@ -44,10 +44,10 @@ def unfinished(tree: Any) -> frozenset[str]:
     nodes = [node for side in (tree.args if equation else (tree,)) for node in sympy.preorder_traversal(side)]
     if any(isinstance(node, sympy.core.relational.Relational) for node in nodes):
         return frozenset()
-    kinds = {kind for node in nodes for kind in _kinds(node)}
+    node_types = {node_type for node in nodes for node_type in _kinds(node)}
     if any(map(_has_dummies, nodes)):
-        kinds.add("dummy")
-    return frozenset(kinds - _ARITHMETIC if equation else kinds)
+        node_types.add("dummy")
+    return frozenset(node_types - _ARITHMETIC if equation else node_types)
 
 
 def value(tree: Any, point: int, digits: int) -> Any:
@@ -101,7 +101,7 @@ def _has_dummies(node: Any) -> bool:
 
     if not isinstance(node, sympy.Expr) or node.is_Symbol or not node.free_symbols:
         return False
-    values = [[value(part, point, 20) for point in (0, 2)] for part in (node.args if node.is_Add else [node])]
+    values = [[value(argument, point, 20) for point in (0, 2)] for argument in (node.args if node.is_Add else [node])]
     if any(None in pair for pair in values):
         return False
     if node.is_Add:  # any two terms, as in \sin^2 x + \cos^2 x, or all of them
@@ -117,7 +117,7 @@ def _kinds(node: Any) -> Iterator[str]:
     import sympy
 
     if isinstance(node, sympy.MatMul | sympy.MatAdd):
-        if sum(bool(getattr(part, "is_Matrix", False)) for part in node.args) > 1:
+        if sum(bool(getattr(argument, "is_Matrix", False)) for argument in node.args) > 1:
             yield "matrix"
     elif isinstance(node, sympy.MatPow | sympy.Inverse | sympy.Transpose):
         yield "matrix"
@@ -149,12 +149,12 @@ def _has_like_terms(node: Any) -> bool:
     terms = [evaluate(term) for term in _terms(node)]
     previous_parts: set[Any] = set()
     for term in terms:
-        parts = {part.as_coeff_Mul()[1] for part in sympy.Add.make_args(_expand(term))}
+        bases = {base.as_coeff_Mul()[1] for base in sympy.Add.make_args(_expand(term))}
         if _is_square(term):
-            parts = {part for part in parts if part.free_symbols}
-        if parts & previous_parts:
+            bases = {base for base in bases if base.free_symbols}
+        if bases & previous_parts:
             return True
-        previous_parts |= parts
+        previous_parts |= bases
     kinds = [term.as_coeff_Mul()[1] for term in terms]
     return len({*kinds}) < len(kinds) or (0 in terms and not node.has(sympy.I))  # 0 + 2i is a usual form
 
@@ -219,7 +219,9 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
     divisor = math.prod(product.divisors)
     if divisor > 1 and math.prod([*product.numbers, *map(_content, product.factors)]) % divisor == 0:
         yield "division"
-    above, below = ([factor.as_base_exp() for factor in part] for part in (product.factors, product.denominators))
+    above, below = (
+        [factor.as_base_exp() for factor in factors_of] for factors_of in (product.factors, product.denominators)
+    )
     for (base, exponent), (other_base, _) in itertools.product(above, below):
         # A root over its own base is a rationalised denominator: \frac{\sqrt{x}}{2x}.
         root = exponent.is_Rational and not exponent.is_Integer
@@ -229,7 +231,7 @@ def _kinds_of_product(node: Any) -> Iterator[str]:
     bases = [base for base, exponent in powers if base.is_Symbol and exponent.is_Integer]
     if len({*bases}) < len(bases) and any(base in bases and exponent != 1 for base, exponent in powers):
         yield "power"
-    top, bottom = (sympy.Mul(*map(evaluate, part)) for part in (product.factors, product.denominators))
+    top, bottom = (sympy.Mul(*map(evaluate, factors_of)) for factors_of in (product.factors, product.denominators))
     shared = top.free_symbols & bottom.free_symbols
     polynomial = shared and top.is_polynomial(*shared) and bottom.is_polynomial(*shared)
     if polynomial and sympy.gcd(top, bottom).free_symbols:
@@ -240,10 +242,10 @@ def _content(factor: Any) -> int:
     """The largest integer that divides every term of a sum."""
     if not factor.is_Add:
         return 1
-    parts = [_Product(evaluate(term)) for term in _terms(factor)]
-    if any(part.divisors for part in parts):
+    products = [_Product(evaluate(term)) for term in _terms(factor)]
+    if any(product.divisors for product in products):
         return 1
-    return math.gcd(*(math.prod(part.numbers) for part in parts))
+    return math.gcd(*(math.prod(product.numbers) for product in products))
 
 
 def _kinds_of_power(node: Any) -> Iterator[str]:
@@ -271,7 +273,7 @@ def _kinds_of_power(node: Any) -> Iterator[str]:
 
 def _terms(node: Any) -> list[Any]:
     """The terms of a sum as written, with those of nested sums."""
-    return [part for term in node.args for part in (_terms(term) if term.is_Add else [term])]
+    return [inner for term in node.args for inner in (_terms(term) if term.is_Add else [term])]
 
 
 def _is_root(node: Any) -> bool:

@@ -211,8 +211,8 @@ class BubblewrapSandbox:
 
     def start(self, tree: Tree, mounts: Mapping[str, Tree] | None = None, directory: str = WORKING_FOLDER) -> str:
         entries = to_wire(tree)
-        for place, content in (mounts or {}).items():
-            entries += to_wire(content, place.strip("/"))
+        for target, content in (mounts or {}).items():
+            entries += to_wire(content, target.strip("/"))
         return self._start(entries, directory, b"", tuple(mounts or {}))
 
     def run(self, command: str, seconds: float) -> CommandResult:
@@ -273,7 +273,7 @@ class BubblewrapSandbox:
             raise SandboxLost("the sandbox ended")
         try:
             process.pipe.send(order, seconds)
-            kind, answer = process.pipe.receive(seconds)
+            status, answer = process.pipe.receive(seconds)
         except (EOFError, OSError) as error:
             self.close()
             late = isinstance(error, TimeoutError)
@@ -281,6 +281,6 @@ class BubblewrapSandbox:
         except BaseException:  # after an interrupt, a late answer must not answer the next order
             self.close()
             raise
-        if kind == "error":
+        if status == "error":
             raise BadTree(str(answer))
         return answer

@@ -195,25 +195,25 @@ def write_tree(entries: list[Entry]) -> None:
     """Write a tree. Modes and times of folders come last: a folder may be read-only, and files change its time."""
     root = EPISODE.encode() + b"/"
     folders = []
-    for path, kind, mode, content, changed in entries:
+    for path, entry_type, mode, content, changed in entries:
         target = root + path
-        if kind == "d":
+        if entry_type == "d":
             with suppress(FileExistsError):
                 os.mkdir(target)
             folders.append((target, mode, changed))
             continue
-        if kind == "l":
+        if entry_type == "l":
             os.symlink(content, target)
-        elif kind == "h":
+        elif entry_type == "h":
             os.link(root + content, target, follow_symlinks=False)
             continue
-        elif kind == "p":
+        elif entry_type == "p":
             os.mkfifo(target)
         else:
             number = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
             with os.fdopen(number, "wb", buffering=0) as file:
                 file.write(content)
-        if kind != "l":
+        if entry_type != "l":
             os.chmod(target, mode)
         os.utime(target, ns=(changed, changed), follow_symlinks=False)
     for target, mode, changed in reversed(folders):
@@ -296,8 +296,8 @@ class Snapshot:
 
     def digest(self, *texts: bytes) -> str:
         result = hashlib.sha256()
-        for path, (kind, mode, content) in sorted(self.entries.items()):
-            result.update(b"%d %b %b %o %b\n" % (len(path), path, kind.encode(), mode, content))
+        for path, (entry_type, mode, content) in sorted(self.entries.items()):
+            result.update(b"%d %b %b %o %b\n" % (len(path), path, entry_type.encode(), mode, content))
         for text in texts:
             result.update(b"%d " % len(text) + text)
         return result.hexdigest()[:24]
@@ -337,14 +337,14 @@ def content_of_index(data: bytes) -> bytes:
     if data[:8] != b"DIRC\0\0\0\2" or len(data) < 12:
         return data
     (count,) = struct.unpack(">I", data[8:12])
-    place = 12
+    offset = 12
     entries = []
     for _ in range(min(count, MAX_ENTRIES)):
-        end = data.find(b"\0", place + 62)
+        end = data.find(b"\0", offset + 62)
         if end < 0:
             return data
-        entries.append(data[place + 24 : place + 28] + data[place + 40 : end])
-        place += (end - place) // 8 * 8 + 8
+        entries.append(data[offset + 24 : offset + 28] + data[offset + 40 : end])
+        offset += (end - offset) // 8 * 8 + 8
     return b"\0".join(entries)
 
 
@@ -397,19 +397,19 @@ def read_tree(root: str = EPISODE, below: bytes = b"") -> list[Entry]:
     for name, entry, status in walk(root):
         path = below + b"/" + name if below else name
         mode = stat.S_IMODE(status.st_mode)
-        kind, content = "p", b""
+        entry_type, content = "p", b""
         if stat.S_ISDIR(status.st_mode):
-            kind = "d"
+            entry_type = "d"
         elif stat.S_ISLNK(status.st_mode):
-            kind, content = "l", os.readlink(entry.path)
+            entry_type, content = "l", os.readlink(entry.path)
         elif status.st_nlink > 1 and inodes.setdefault(status.st_ino, path) != path:
-            kind, content = "h", inodes[status.st_ino]
+            entry_type, content = "h", inodes[status.st_ino]
         elif stat.S_ISREG(status.st_mode):
-            kind, content = "f", read_file(entry.path)
+            entry_type, content = "f", read_file(entry.path)
         size += len(content)
         if size > MAX_READ:
             raise Failed(f"more than {MAX_READ >> 20} MiB of files")
-        entries.append((path, kind, mode, content, status.st_mtime_ns))
+        entries.append((path, entry_type, mode, content, status.st_mtime_ns))
     return entries
 
 
@@ -469,8 +469,8 @@ class Shell:
             os.setsid()
             # The filter denies what a namespace of messages would separate, and a namespace takes longer.
             call("unshare", NEW_MOUNTS if FILTER else NEW_MOUNTS | NEW_IPC)
-            for name, place in FOLDERS.items():
-                mount(f"{EPISODE}/{name}", place, "", MS_BIND)
+            for name, target in FOLDERS.items():
+                mount(f"{EPISODE}/{name}", target, "", MS_BIND)
             for name in self.options["read_only"]:
                 mount(f"{EPISODE}/{name}", f"/{name}", "", MS_BIND)
                 mount("", f"/{name}", "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)

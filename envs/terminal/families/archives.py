@@ -96,9 +96,9 @@ def set_permissions(rng: random.Random, level: int, words: SplitWords) -> Exerci
     stems = words.stems(5)
     tree: dict[str, Node] = {}
     for i, stem in enumerate(stems):
-        place = f"{words.stem()}/" if level > 1 and i % 2 else ""
-        tree[f"{place}{stem}.sh"] = file(f"#!/bin/sh\necho {stem}\n", 0o644)
-        tree[f"{place}{stem}.key"] = file(f"{stem}\n", 0o644)
+        folder = f"{words.stem()}/" if level > 1 and i % 2 else ""
+        tree[f"{folder}{stem}.sh"] = file(f"#!/bin/sh\necho {stem}\n", 0o644)
+        tree[f"{folder}{stem}.key"] = file(f"{stem}\n", 0o644)
     ending, mode = ("sh", 0o755) if level < 3 else ("key", 0o600)
     expected = {path: mode if path.endswith(f".{ending}") else 0o644 for path in tree}
     first = next(path for path in tree if path.endswith(f".{ending}"))
@@ -122,28 +122,28 @@ def set_permissions(rng: random.Random, level: int, words: SplitWords) -> Exerci
 
 @family("mend-links", 2)
 def mend_links(rng: random.Random, level: int, words: SplitWords) -> Exercise:
-    current, place = words.stems(2)
+    current, target = words.stems(2)
     releases = words.stems(3)
-    tree: dict[str, Node] = {f"{place}/{release}/{current}.txt": file(f"{release}\n") for release in releases}
+    tree: dict[str, Node] = {f"{target}/{release}/{current}.txt": file(f"{release}\n") for release in releases}
     old, new = rng.sample(releases, k=2)
-    tree[current] = link(f"{place}/{old}")
+    tree[current] = link(f"{target}/{old}")
     broken = words.stems(level) if level == 2 else []
-    tree |= {stem: link(f"{place}/{stem}") for stem in broken}
+    tree |= {stem: link(f"{target}/{stem}") for stem in broken}
     also = " Remove every symbolic link here that leads nowhere." if broken else ""
     remove = ("find . -maxdepth 1 -xtype l -delete",) if broken else ()
     expected = {path for path in tree if path not in broken}
     return Exercise(
-        f"Let the symbolic link {current} lead to the folder {place}/{new} (a relative target).{also}",
+        f"Let the symbolic link {current} lead to the folder {target}/{new} (a relative target).{also}",
         tree,
         lambda final: (
             final.files() == expected
             and final.tree[current].kind == "l"
-            and final.tree[current].content.decode().rstrip("/").removeprefix("./") == f"{place}/{new}"
+            and final.tree[current].content.decode().rstrip("/").removeprefix("./") == f"{target}/{new}"
             and final.unchanged(tree)
         ),
-        (f"ln -sfn {place}/{new} {current}", *remove),
-        (*remove, f"rm {current}; ln -s {place}/{new} {current}"),
-        (f"ln -sf {place}/{new} {current}", *remove),
+        (f"ln -sfn {target}/{new} {current}", *remove),
+        (*remove, f"rm {current}; ln -s {target}/{new} {current}"),
+        (f"ln -sf {target}/{new} {current}", *remove),
     )
 
 

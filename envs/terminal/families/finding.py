@@ -94,8 +94,8 @@ def move_by_age(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     tree = {mark: file("", changed=CHANGED)}
     for stem in words.stems(4 + 2 * level):
         tree[f"{stem}.txt"] = file(f"{stem}\n", changed=CHANGED + rng.choice([-40, -2, 2, 40]) * DAY)
-    for sign, stem in ((-1, words.stem()), (1, words.stem())):
-        tree[f"{stem}.txt"] = file(f"{stem}\n", changed=CHANGED + sign * DAY)
+    for direction, stem in ((-1, words.stem()), (1, words.stem())):
+        tree[f"{stem}.txt"] = file(f"{stem}\n", changed=CHANGED + direction * DAY)
     older = level == 2
     selected = {path for path, node in tree.items() if (node.changed < CHANGED if older else node.changed > CHANGED)}
     expected = _moved(tree, selected, target)

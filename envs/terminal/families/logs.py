@@ -97,10 +97,10 @@ def log_ranking(rng: random.Random, level: int, words: SplitWords) -> Exercise:
 @family("csv-total", 3)
 def csv_total(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     name, target = words.stems(2)
-    kinds = words.stems(3)
-    rows = [(rng.choice(kinds), rng.randint(1, 99), rng.randint(1, 9)) for _ in range(8 + 4 * level)]
-    rows += [(kind, 7, 2) for kind in kinds]
-    selected_item = kinds[0]
+    categories = words.stems(3)
+    rows = [(rng.choice(categories), rng.randint(1, 99), rng.randint(1, 9)) for _ in range(8 + 4 * level)]
+    rows += [(category, 7, 2) for category in categories]
+    selected_item = categories[0]
     tree = {f"{name}.csv": file("item,price,count\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))}
     totals = {
         1: ("the sum of all prices", sum(b for _, b, _ in rows)),

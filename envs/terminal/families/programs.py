@@ -139,7 +139,7 @@ def mend_python(rng: random.Random, level: int, words: SplitWords) -> Exercise:
     tests = f"from {module} import {name}\n\nassert {call} == {function.value(*example_arguments)!r}\nprint('passed')\n"
     mended = code.replace(faulty.replace("\n", "\n    "), function.body.replace("\n", "\n    "))
     tree = {f"{module}.py": file(code), f"{test}.py": file(tests)}
-    whole = f"cat > {module}.py <<'EOF'\n{mended}EOF"
+    command = f"cat > {module}.py <<'EOF'\n{mended}EOF"
     quick = f"def {name}({function.arguments}):\n    return {function.value(*example_arguments)!r}\n"
     return Exercise(
         f"The function {name} in {module}.py has a fault: it should return {function.purpose}. Mend it. "
@@ -148,7 +148,7 @@ def mend_python(rng: random.Random, level: int, words: SplitWords) -> Exercise:
         tree,
         lambda final: _results(final, module, name, cases) == values,
         (f"cat {module}.py", _substitution(function, f"{module}.py"), f"python3 {test}.py"),
-        (whole,),
+        (command,),
         (f"cat > {module}.py <<'EOF'\n{quick}EOF",),
     )
 

@@ -192,7 +192,7 @@ def replace_word(rng: random.Random, level: int, words: SplitWords) -> Exercise:
 
 def _replaced(word: str, old: str, new: str) -> str:
     """SplitWords are separated by spaces and line ends."""
-    return "\n".join(new if part == old else part for part in word.split("\n"))
+    return "\n".join(new if line == old else line for line in word.split("\n"))
 
 
 @family("most-frequent", 2)

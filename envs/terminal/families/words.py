@@ -50,12 +50,12 @@ def _invented(rng: random.Random) -> list[str]:
     All orders of letters occur: a model that has only seen syllables copies no other words.
     """
     listed = {stem for text in _STEMS.values() for stem in text.split()}
-    words: dict[str, None] = {}
-    while len(words) < 20:
+    names: dict[str, None] = {}
+    while len(names) < 20:
         word = "".join(rng.choices(_LETTERS, k=rng.randint(3, 8)))
         if word not in listed and word not in _RESERVED:
-            words[word] = None
-    return list(words)
+            names[word] = None
+    return list(names)
 
 
 class SplitWords:

@@ -129,12 +129,12 @@ class MiniWoB:
         self.level = level
         self.unseen = self._require_kinds("unseen", UNSEEN_KINDS if unseen is None else unseen)
         everything = sorted(EXPERTS) if level == "easy" else self.kinds
-        chosen = [kind for kind in everything if kind not in self.unseen] if tasks is None else tasks
+        chosen = [task_type for task_type in everything if task_type not in self.unseen] if tasks is None else tasks
         self.trained = self._require_kinds("tasks", chosen)
         if not self.trained:
             raise InvalidArgument("tasks must name at least one kind", key="tasks")
         if unseen is None:
-            self.unseen = [kind for kind in self.unseen if kind not in self.trained]
+            self.unseen = [task_type for task_type in self.unseen if task_type not in self.trained]
         both = sorted(set(self.trained) & set(self.unseen))
         if both:
             raise InvalidArgument(f"{both[0]} is in tasks and in unseen: remove it from one of them")
@@ -149,22 +149,22 @@ class MiniWoB:
         return sorted(path.stem for path in (self.folder / "miniwob").glob("*.html"))
 
     def tasks(self, split: str) -> Iterable[Task]:
-        kinds = self.unseen if split == "unseen_kinds" else self.trained
+        task_types = self.unseen if split == "unseen_kinds" else self.trained
         seeds = self.seeds["train" if split == "train" else "test"]
         edition = version("miniwob")
         return [
-            Task(f"{kind}.{seed:06d}", split, kind, digest=f"miniwob {edition} {kind} seed {seed}")
-            for kind in kinds
+            Task(f"{task_type}.{seed:06d}", split, task_type, digest=f"miniwob {edition} {task_type} seed {seed}")
+            for task_type in task_types
             for seed in seeds
         ]
 
     def open(self, browser: Browser, task: Task) -> str:
-        kind, _, seed = task.id.rpartition(".")
-        self._kind = kind
+        task_type, _, seed = task.id.rpartition(".")
+        self._kind = task_type
         self._over = False
         begin = _BEGIN.format(seed=int(seed))  # a number, as in the package: a text would be another task
-        fixed = _FIXED.format(begin=_BEGIN.format(seed=0)) if kind in REPEATED else ""
-        path = f"/miniwob/{kind}.html"
+        fixed = _FIXED.format(begin=_BEGIN.format(seed=0)) if task_type in REPEATED else ""
+        path = f"/miniwob/{task_type}.html"
         instruction = browser.open(path, self._pages, _FRAME, prepare=begin, probe=_OUTCOME, fixed=fixed)
         self._instruction = str(instruction)
         return self._instruction
@@ -186,10 +186,10 @@ class MiniWoB:
             raise InvalidArgument(
                 f"{name} must be a list of kinds, such as [click-button, enter-text] (got {kinds!r:.80})", key=name
             )
-        for kind in kinds:
-            if kind not in self.kinds:
+        for task_type in kinds:
+            if task_type not in self.kinds:
                 raise InvalidArgument(
-                    f"{name}: there is no MiniWoB++ task {kind!r:.80}", advice=hint(str(kind), self.kinds)
+                    f"{name}: there is no MiniWoB++ task {task_type!r:.80}", advice=hint(str(task_type), self.kinds)
                 )
         return sorted(set(kinds))
 

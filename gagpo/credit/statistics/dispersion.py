@@ -45,11 +45,11 @@ def group_quantile(value_E: np.ndarray, group_E: np.ndarray, groups: int, quanti
     size_G = np.bincount(group_E, minlength=groups)
     sorted_E = value_E[np.lexsort((value_E, group_E))]
     first_G = np.cumsum(size_G) - size_G
-    place_G = quantile * (size_G - 1)
-    below_G = np.floor(place_G).astype(np.int64)
+    position_G = quantile * (size_G - 1)
+    below_G = np.floor(position_G).astype(np.int64)
     above_G = np.minimum(below_G + 1, size_G - 1)
     low_G, high_G = sorted_E[first_G + below_G], sorted_E[first_G + above_G]
-    return np.asarray(low_G + (place_G - below_G) * (high_G - low_G))
+    return np.asarray(low_G + (position_G - below_G) * (high_G - low_G))
 
 
 def group_skewness(value_E: np.ndarray, group_E: np.ndarray, groups: int, form: Skewness) -> np.ndarray:
@@ -73,8 +73,8 @@ def group_skewness(value_E: np.ndarray, group_E: np.ndarray, groups: int, form: 
 def vote_entropy(vote_E: np.ndarray, group_E: np.ndarray, groups: int) -> np.ndarray:
     """Entropy of each group's votes, nats, float64[groups]."""
     vote_E = np.unique(vote_E, return_inverse=True)[1]
-    kinds = int(vote_E.max()) + 1
-    cell_C, votes_C = np.unique(group_E * kinds + vote_E, return_counts=True)
-    cell_group_C = cell_C // kinds
+    answers = int(vote_E.max()) + 1
+    cell_C, votes_C = np.unique(group_E * answers + vote_E, return_counts=True)
+    cell_group_C = cell_C // answers
     share_C = votes_C / np.bincount(group_E, minlength=groups)[cell_group_C]
     return np.bincount(cell_group_C, -share_C * np.log(share_C), groups) + 0.0

@@ -86,8 +86,8 @@ class RolloutGraph:
             # The next frontier leads to this one and has no distance yet.
             distance_V[frontier] = steps
             count = count_V[frontier]
-            place = np.repeat(first_V[frontier] - np.cumsum(count) + count, count) + np.arange(count.sum())
-            near = source_M[place]
+            offset = np.repeat(first_V[frontier] - np.cumsum(count) + count, count) + np.arange(count.sum())
+            near = source_M[offset]
             frontier = np.unique(near[np.isinf(distance_V[near])])
             steps += 1.0
         return distance_V
@@ -214,5 +214,5 @@ def cut_state(turns: Turns, scope: Scope = "task") -> np.ndarray:
         label = label + (int(label.max()) + 1) * np.concatenate([turns.group_index_N, turns.group_index_E])
     visited, first_visit = np.unique(label[: turns.num_turns], return_index=True)
     end_label_E = label[turns.num_turns :]
-    place_E = np.searchsorted(visited, end_label_E).clip(max=len(visited) - 1)
-    return np.where(visited[place_E] == end_label_E, state_N[first_visit[place_E]], last_E)
+    position_E = np.searchsorted(visited, end_label_E).clip(max=len(visited) - 1)
+    return np.where(visited[position_E] == end_label_E, state_N[first_visit[position_E]], last_E)

@@ -61,14 +61,14 @@ def cluster(texts: Sequence[str], threshold: float) -> np.ndarray:
         founded_FB = counts_FB[: len(founders)]
         common_F = np.minimum(founded_FB, count_B).sum(axis=1)
         candidates = np.flatnonzero(2 * common_F >= threshold * (founded_FB.sum(axis=1) + len(text)))
-        alike = (int(place) for place in candidates if similarity(founders[place], text) >= threshold)
-        place = next(alike, len(founders))
-        if place == len(founders):
-            if place == len(counts_FB):
+        alike = (int(index) for index in candidates if similarity(founders[index], text) >= threshold)
+        index = next(alike, len(founders))
+        if index == len(founders):
+            if index == len(counts_FB):
                 counts_FB = np.concatenate([counts_FB, np.zeros_like(counts_FB)])
-            counts_FB[place] = count_B
+            counts_FB[index] = count_B
             founders.append(text)
-        cluster_of[text] = place
+        cluster_of[text] = index
     return np.array([cluster_of[text] for text in texts], np.int64)
 
 

@@ -65,8 +65,8 @@ def _flat_attention(
     query_THD, key_THD, value_THD = (x[0].transpose(0, 1) for x in (query, key, value))
     layer: int = module.layer_idx  # type: ignore[assignment]
     plain = window is None and softcap is None and sinks_H is None
-    kind = PLAIN if plain else LayerKind(window, softcap, sinks_H)
-    return layout.attend(layer, query_THD, key_THD, value_THD, scale, kind)[None], None
+    layer_kind = PLAIN if plain else LayerKind(window, softcap, sinks_H)
+    return layout.attend(layer, query_THD, key_THD, value_THD, scale, layer_kind)[None], None
 
 
 AttentionInterface.register(NAME, _flat_attention)

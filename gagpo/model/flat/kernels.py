@@ -152,11 +152,11 @@ class CausalAttention:
                 )
                 return answer.view(rows, shared, group, count, -1)
 
-            parts = (query[:, :, :, begin:end], key[:, :, first:last], value[:, :, first:last])
+            slices = (query[:, :, :, begin:end], key[:, :, first:last], value[:, :, first:last])
             if recomputed:
-                blocks.append(checkpoint(block, *parts, use_reentrant=False, preserve_rng_state=False))
+                blocks.append(checkpoint(block, *slices, use_reentrant=False, preserve_rng_state=False))
             else:
-                blocks.append(block(*parts))
+                blocks.append(block(*slices))
         return torch.cat(blocks, 3).view(rows, heads, queries, -1)
 
     def _visible_of(self, begin: int, count: int, first: int, keys: int, window: int | None) -> Tensor:

@@ -61,21 +61,21 @@ def common_prefix(row: np.ndarray, other_row: np.ndarray) -> int:
 
 def build_branches(rows: Sequence[np.ndarray], share: bool = True) -> tuple[np.ndarray, list[Branch]]:
     """The tokens of all rows with common prefixes once, and each row's branch. share: False for rows in order."""
-    parts: list[np.ndarray] = []
+    chunks: list[np.ndarray] = []
     branches: dict[int, Branch] = {}
     previous = np.zeros(0, np.int32)
     path_L = np.zeros(0, np.int64)
     count = 0
-    for place in prefix_order(rows) if share else range(len(rows)):
-        row = rows[place]
+    for index in prefix_order(rows) if share else range(len(rows)):
+        row = rows[index]
         before = common_prefix(previous, row) if share else 0
         new = len(row) - before
         path_L = np.concatenate([path_L[:before], np.arange(count, count + new)])
-        branches[place] = Branch(path_L, new)
-        parts.append(row[before:])
+        branches[index] = Branch(path_L, new)
+        chunks.append(row[before:])
         previous = row
         count += new
-    return np.concatenate(parts), [branches[place] for place in range(len(rows))]
+    return np.concatenate(chunks), [branches[index] for index in range(len(rows))]
 
 
 class PackedTrees:
@@ -163,21 +163,22 @@ class _Padded:
         self.attentions: list[CausalAttention] = []
         for run in runs:
             rows = bucket(len(run)) if step > 1 else len(run)
-            most, longest = (-(-max(sizes) // step) * step for sizes in zip(*map(_sizes, run), strict=True))
-            query_BQ, key_BL = np.zeros((rows, most), np.int64), np.zeros((rows, longest), np.int64)
+            width, longest = (-(-max(sizes) // step) * step for sizes in zip(*map(_sizes, run), strict=True))
+            query_BQ, key_BL = np.zeros((rows, width), np.int64), np.zeros((rows, longest), np.int64)
             for row, branch in enumerate(run):
                 query_BQ[row, : branch.new] = branch.new_places
                 key_BL[row, : len(branch.path_L)] = branch.path_L
                 # Places of the row's outputs when the outputs of all runs are concatenated.
-                answer_T[branch.new_places] = first + row * most + np.arange(branch.new)
-            first += rows * most
+                answer_T[branch.new_places] = first + row * width + np.arange(branch.new)
+            first += rows * width
             queries.append(query_BQ.reshape(-1))
             keys.append(key_BL.reshape(-1))
-            self.shapes.append((rows, most, longest))
+            self.shapes.append((rows, width, longest))
             before = [branch.before for branch in run] + [0] * (rows - len(run))
-            self.attentions.append(CausalAttention(before, most, longest, device, step))
+            self.attentions.append(CausalAttention(before, width, longest, device, step))
         self.query_T, self.key_T, self.answer_T = (
-            _index(places, tokens, device) for places in (np.concatenate(queries), np.concatenate(keys), answer_T)
+            _index(position_T, tokens, device)
+            for position_T in (np.concatenate(queries), np.concatenate(keys), answer_T)
         )
 
     def attend(self, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind) -> Tensor:
@@ -185,7 +186,7 @@ class _Padded:
         query = _take(query_THD, self.query_T)
         key = _take(key_THD, self.key_T)
         value = _take(value_THD, self.key_T)
-        queries = query.split([rows * most for rows, most, _ in self.shapes])
+        queries = query.split([rows * width for rows, width, _ in self.shapes])
         keys, values = (x.split([rows * longest for rows, _, longest in self.shapes]) for x in (key, value))
         answers = []
         for (rows, *_), attention, *flat in zip(self.shapes, self.attentions, queries, keys, values, strict=True):
@@ -201,10 +202,10 @@ class _Ragged:
     def __init__(self, branches: Sequence[Branch], tokens: int, device: torch.device):
         num_queries = [branch.new for branch in branches]
         length = [len(branch.path_L) for branch in branches]
-        places = np.concatenate([branch.new_places for branch in branches])
+        positions = np.concatenate([branch.new_places for branch in branches])
         answer_T = np.zeros(tokens, np.int64)
-        answer_T[places] = np.arange(len(places))
-        self.query_T, self.answer_T = _index(places, tokens, device), _index(answer_T, tokens, device)
+        answer_T[positions] = np.arange(len(positions))
+        self.query_T, self.answer_T = _index(positions, tokens, device), _index(answer_T, tokens, device)
         self.key_T = _index(np.concatenate([branch.path_L for branch in branches]), tokens, device)
         edges = (torch.as_tensor(np.cumsum([0, *counts]), dtype=torch.int32) for counts in (num_queries, length))
         self.query_edges, self.key_edges = (boundaries.to(device) for boundaries in edges)

@@ -94,7 +94,7 @@ def _names(file: GgufFile, parameters: list[str]) -> dict[str, str]:
     """The names of parameters, by those of their tensors in the file."""
     from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, get_tensor_name_map
 
-    (family,) = (kind for kind in MODEL_ARCH if MODEL_ARCH_NAMES[kind] == file.architecture)
+    (family,) = (architecture for architecture in MODEL_ARCH if MODEL_ARCH_NAMES[architecture] == file.architecture)
     table = get_tensor_name_map(family, len(parameters))
     return {str(table.get_name(name, SUFFIXES)): name for name in parameters}
 

@@ -56,8 +56,10 @@ class GgufFile:
         try:
             values = dequantize(entry.data, entry.tensor_type)
         except NotImplementedError:
-            kind = entry.tensor_type.name
-            raise ConversionError(f"tensor {name}: quantisation {kind} is not supported", where=self.path) from None
+            type_name = entry.tensor_type.name
+            raise ConversionError(
+                f"tensor {name}: quantisation {type_name} is not supported", where=self.path
+            ) from None
         if not np.isfinite(values).all():
             raise ConversionError(f"tensor {name} contains numbers that are not finite: it is damaged", where=self.path)
         return values
@@ -101,11 +103,11 @@ def parts_of(path: Path) -> list[Path]:
         raise ConversionError(
             f"the name says part {match['number']} of {match['count']}, at most {MOST_PARTS}", where=path
         )
-    parts = [path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
-    for part in parts:
-        if not part.exists():
-            raise ConversionError(f"{part} cannot be read: it is missing, and a split file needs all {count} parts")
-    return parts
+    files = [path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
+    for file in files:
+        if not file.exists():
+            raise ConversionError(f"{file} cannot be read: it is missing, and a split file needs all {count} parts")
+    return files
 
 
 def read(path: Path) -> GgufFile:
@@ -118,23 +120,23 @@ def read(path: Path) -> GgufFile:
     paths, tokens = parts_of(path), 0
     tensors: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
-    for number, part in enumerate(paths):
+    for number, file in enumerate(paths):
         try:
-            reader = GGUFReader(part)
+            reader = GGUFReader(file)
             values = dict(_metadata(reader))
         except Exception as error:  # damaged bytes fail anywhere in gguf
-            raise ConversionError(f"{part} cannot be converted: {reason_of(error)}") from error
+            raise ConversionError(f"{file} cannot be converted: {reason_of(error)}") from error
         stated = (values.get("split.no", number), values.get("split.count", len(paths)) or 1)
         if stated != (number, len(paths)):
             raise ConversionError(
-                f"{part} is part {stated[0]} (from 0) of {stated[1]} by its metadata, and part {number} of "
+                f"{file} is part {stated[0]} (from 0) of {stated[1]} by its metadata, and part {number} of "
                 f"{len(paths)} by its name: keep the names NAME-00001-of-0000N.gguf of all parts"
             )
         if not number:
             metadata, tokens = values, _tokens(reader)
         for entry in reader.tensors:
             if entry.name in tensors:
-                raise ConversionError(f"{part}: tensor {entry.name} is in the file twice")
+                raise ConversionError(f"{file}: tensor {entry.name} is in the file twice")
             tensors[entry.name] = entry
     expected = metadata.get("split.tensors.count", len(tensors))
     if expected != len(tensors):

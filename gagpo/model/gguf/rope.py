@@ -69,16 +69,17 @@ def _values(file: GgufFile) -> Callable[[str, Any], Any]:
 def _by_metadata(file: GgufFile, value: Callable[[str, Any], Any], context: int) -> dict[str, Any]:
     """The scaling that ``rope.scaling.*`` describes."""
     factor = float(value("scaling.factor", 0.0) or value("scale_linear", 0.0) or 1.0)
-    kind = str(value("scaling.type", "linear"))
-    if kind == "none" or (kind == "linear" and factor == 1.0):
+    scaling = str(value("scaling.type", "linear"))
+    if scaling == "none" or (scaling == "linear" and factor == 1.0):
         return {"rope_type": "default"}
-    if kind not in ("linear", "yarn"):
+    if scaling not in ("linear", "yarn"):
         raise ConversionError(
-            f"{file.path}: {file.architecture}.rope.scaling.type {kind!r:.40} is not supported, only none, linear, yarn"
+            f"{file.path}: {file.architecture}.rope.scaling.type {scaling!r:.40} is not supported, only none, linear, "
+            "yarn"
         )
     if factor < 1.0:
         raise ConversionError(f"{file.path}: the factor of rope.scaling must be at least 1 (got {factor:g})")
-    if kind == "linear":
+    if scaling == "linear":
         return {"rope_type": "linear", "factor": factor}
     unsupported = {"yarn_ext_factor": 1.0, "yarn_log_multiplier": 0.0}
     for name, neutral in unsupported.items():
@@ -147,9 +148,9 @@ def _boundaries(factors: np.ndarray, waves: Waves, factor: float) -> Iterator[tu
         return
     if len(between) == 1:
         # One equation for two boundaries: any longer one that leaves the neighbours at their ends will do.
-        place = between[0]
-        for longest in np.geomspace(waves[place], waves[min(place + 1, len(waves) - 1)], 34)[1:-1]:
-            yield longest, 1 / (1 / longest + (1 / waves[place] - 1 / longest) / share[place])
+        boundary = between[0]
+        for longest in np.geomspace(waves[boundary], waves[min(boundary + 1, len(waves) - 1)], 34)[1:-1]:
+            yield longest, 1 / (1 / longest + (1 / waves[boundary] - 1 / longest) / share[boundary])
         return
     last = int(np.flatnonzero(share > 0.5).max(initial=0))
     if last + 1 < len(waves):

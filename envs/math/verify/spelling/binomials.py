@@ -48,8 +48,8 @@ def to_latex(text: str) -> str:
 
 def _binomial(match: re.Match[str]) -> str:
     r"""The match as ``\binom``; unchanged if its numbers are none, as in the power ``C_1^2`` of a constant."""
-    parts = match.groupdict()
-    top, bottom = ((parts[name] or parts.get(f"{name}_") or "").strip() for name in ("top", "bottom"))
+    groups = match.groupdict()
+    top, bottom = ((groups[name] or groups.get(f"{name}_") or "").strip() for name in ("top", "bottom"))
     if top.isdecimal() and not (bottom.isdecimal() and int(bottom) <= int(top)):
         return match[0]
     return rf"\binom{{{top}}}{{{bottom}}}"

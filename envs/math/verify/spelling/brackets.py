@@ -44,7 +44,7 @@ def split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
     """
     if separator.search(text) is None:
         return [text.strip()], []
-    parts = []
+    items = []
     separators = []
     depth = 0
     start = 0
@@ -58,10 +58,10 @@ def split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
             command = _COMMAND.match(text, i) if character == "\\" else None
             i = command.end() if command else i + 1
             continue
-        parts.append(text[start:i].strip())
+        items.append(text[start:i].strip())
         separators.append(match[0].strip())
         start = i = match.end()
-    return [*parts, text[start:].strip()], separators
+    return [*items, text[start:].strip()], separators
 
 
 _COMMAND = re.compile(r"\\[a-zA-Z]+")

@@ -81,11 +81,11 @@ def _without_declaration(text: str) -> str:
         if declaration is None:
             continue
         main = text[: declaration.start()].rstrip(" ,;")
-        parts = declaration.groupdict()
-        names = {re.sub(r"[\s{}]", "", name) for name in (parts.get("names") or "").split(",")} - {""}
-        if not main or main.count("{") != main.count("}") or (parts.get("quantifier") == "some" and names & _VARYING):
+        groups = declaration.groupdict()
+        names = {re.sub(r"[\s{}]", "", name) for name in (groups.get("names") or "").split(",")} - {""}
+        if not main or main.count("{") != main.count("}") or (groups.get("quantifier") == "some" and names & _VARYING):
             continue  # within other text, or true of some arguments only
-        if _is_vacuous(main, names, parts.get("set") or "R", parts.get("part") or ""):
+        if _is_vacuous(main, names, groups.get("set") or "R", groups.get("part") or ""):
             return main
     return text
 

@@ -34,7 +34,7 @@ _NO_NOUNS = re.compile(
 
 def _table(rows: str) -> dict[str, str]:
     entries = (entry.partition("=") for entry in re.findall(r"[^=]+=\S+", rows))
-    return {word: english.replace("_", " ") for words, _, english in entries for word in words.split()}
+    return {word: english.replace("_", " ") for names, _, english in entries for word in names.split()}
 
 
 _EASTERN_WORDS = _table(_EASTERN)
@@ -74,18 +74,18 @@ def to_english(text: str) -> str:
 
 def _eastern(text: str) -> str:
     """Multiples and a unit, or a noun of at most six characters; empty if it may change the number."""
-    words: list[str] = []
+    tokens: list[str] = []
     position = 0
     while match := _TOKEN.match(text, position):
         english = _EASTERN_WORDS[match[0]]
-        words.append(english)
+        tokens.append(english)
         position = match.end()
         if english not in _MULTIPLES:
             break
     noun = text[position:]
-    if noun and words and words[-1] not in _MULTIPLES:  # 年级 is not 年
-        words = []
+    if noun and tokens and tokens[-1] not in _MULTIPLES:  # 年级 is not 年
+        tokens = []
         noun = text
     if len(noun) > 6 or _NO_NOUNS.search(noun):
         return ""
-    return f" {' '.join([*words, *(['objects'] if noun else [])])}"
+    return f" {' '.join([*tokens, *(['objects'] if noun else [])])}"

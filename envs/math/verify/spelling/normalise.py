@@ -163,11 +163,11 @@ def _decimal_point(text: str) -> str:
         return text
 
     def rewritten(number: re.Match[str]) -> str:
-        whole = number["whole"]
-        part = number["part"]
-        if len(part) == 3 and whole.isdigit() and whole != "0" and len(whole) <= 3:
+        integer = number["whole"]
+        fraction = number["part"]
+        if len(fraction) == 3 and integer.isdigit() and integer != "0" and len(integer) <= 3:
             return number[0]
-        return f"{re.sub(r'[^0-9]', '', whole)}.{part}"
+        return f"{re.sub(r'[^0-9]', '', integer)}.{fraction}"
 
     return _DECIMAL_COMMA.sub(rewritten, text)
 

@@ -32,20 +32,20 @@ def digits(text: str) -> str:
     ('120 apples', '3 1/2', '2 or three', 'Monday')
     """
     lower = text.lower()
-    sign = _SIGN.match(lower)
-    start = sign.end() if sign else 0
+    minus = _SIGN.match(lower)
+    start = minus.end() if minus else 0
     number, end = _fraction(lower, start)
     if not number:
         number, end = _whole(lower, start)
         joint = _AND.match(lower, end) if number else None
         if joint:
-            part, part_end = _fraction(lower, joint.end())
-            if part:
-                number = f"{number} {part}"
+            fraction, part_end = _fraction(lower, joint.end())
+            if fraction:
+                number = f"{number} {fraction}"
                 end = part_end
     if not number:
         return text
-    return f"{'-' if sign else ''}{number}{text[end:]}"
+    return f"{'-' if minus else ''}{number}{text[end:]}"
 
 
 def is_fraction(text: str) -> bool:

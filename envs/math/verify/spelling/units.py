@@ -113,8 +113,8 @@ def unit(words: str) -> Unit | None:
     >>> unit("cm").dimension, unit("meters per second squared").dimension, unit("apples")
     ('length', 'length time^-2', None)
     """
-    for sign, replacement in _SIGNS:
-        words = sign.sub(replacement, words)
+    for symbol, replacement in _SIGNS:
+        words = symbol.sub(replacement, words)
     return _compose(" ".join(_EXPONENT.sub(r"^\1 ", words).split()), _find_unit)
 
 

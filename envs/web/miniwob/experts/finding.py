@@ -54,20 +54,20 @@ def search_result(instruction: str, page: WebPage) -> Command | None:
     field = first(fields(page))
     if field is None:
         return None
-    words = quoted(instruction)[0]
-    place = ordinal(instruction) - 1
+    query = quoted(instruction)[0]
+    index = ordinal(instruction) - 1
     results = [line for line in page.find("link", "clickable") if not re.fullmatch(r"\d+|[<>]", line.name)]
-    if field.value != words:
-        return Command("type", field.number, words)
+    if field.value != query:
+        return Command("type", field.number, query)
     if not results:
         return click_named(page, "Search", "button")
     pages = {line.name: line for line in page.find("link")}
-    target_page = str(1 + place // RESULTS_PER_PAGE)
+    target_page = str(1 + index // RESULTS_PER_PAGE)
     # The current page looks like the others; it is the one that was clicked, or the first one if no way leads back.
     first_page = "" if "<" in pages else "1"
     current_page = next((name for name, line in pages.items() if "focused" in line.states), first_page)
     if current_page == target_page:
-        return click(results[place % RESULTS_PER_PAGE])
+        return click(results[index % RESULTS_PER_PAGE])
     return click(pages.get(target_page) or pages.get(">"))
 
 

@@ -89,11 +89,11 @@ def arithmetic(instruction: str, page: WebPage) -> Command | None:
 def algebra(instruction: str, page: WebPage) -> Command | None:
     for line in page.lines:
         if match := re.fullmatch(r"(x|-?\d+) ([-+]) (x|-?\d+) = (-?\d+)", line.name):
-            left, sign, right, total = match.groups()
+            left, operator, right, total = match.groups()
             if left == "x":
-                solution = int(total) - int(right) if sign == "+" else int(total) + int(right)
+                solution = int(total) - int(right) if operator == "+" else int(total) + int(right)
             else:
-                solution = int(total) - int(left) if sign == "+" else int(left) - int(total)
+                solution = int(total) - int(left) if operator == "+" else int(left) - int(total)
             return fill(page, (first(fields(page)), str(solution)))
     return None
 
@@ -118,12 +118,12 @@ def movie(instruction: str, page: WebPage) -> Command | None:
     match = re.match(r"Search for (.*?) movies directed by (.*?) from year (\d+)", instruction)
     if match is None:
         return None
-    words = {"genre": match[1], "director": match[2], "year": match[3], "date": match[3]}
+    fields = {"genre": match[1], "director": match[2], "year": match[3], "date": match[3]}
     lines = [line for line in page.lines if line.role in ("text", "input")]
     labels_first = bool(lines) and lines[0].role == "text"
     for line, other in itertools.pairwise(lines):
         label, field = (line, other) if labels_first else (other, line)
-        text = next((text for name, text in words.items() if name in label.name.lower()), None)
+        text = next((text for name, text in fields.items() if name in label.name.lower()), None)
         if label.role == "text" and field.role == "input" and text is not None and field.value != text:
             return Command("type", field.number, text)
     return submit(page)
