@@ -191,6 +191,12 @@ def chat_model_claims() -> Iterator[Claim]:
     yield Claim("docs/results.md", f"| {100 * sql.mean('before').value:.1f} | {spread_of_equal(sql)} |")
 
 
+def terminal_claims() -> Iterator[Claim]:
+    """Shell tasks."""
+    gagpo = method("terminal", "gagpo")
+    yield Claim("README.md", f"| {100 * gagpo.mean('before').value:.1f} % | {spread(gagpo.mean('after'))} % |")
+
+
 def seeds_of(name: str, label: str) -> str:
     """The success after training of each seed."""
     return ", ".join(f"{100 * row.after:.1f}" for row in sorted(method(name, label).rows, key=lambda row: row.seed))
@@ -204,7 +210,7 @@ def spread_of_equal(each: Method) -> str:
 
 def claims() -> list[Claim]:
     """Every claim."""
-    return [*credit_claims(), *ablation_claims(), *released_claims(), *chat_model_claims()]
+    return [*credit_claims(), *ablation_claims(), *released_claims(), *chat_model_claims(), *terminal_claims()]
 
 
 def unproved() -> list[str]:

@@ -62,7 +62,7 @@ def offer(tmp_path, monkeypatch):
         about = tmp_path / f"{package}-1.0.dist-info"
         about.mkdir()
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        points = "\n".join(f"{name} = {place}" for name, place in places.items())
+        points = "\n".join(f"{name} = {location}" for name, location in places.items())
         (about / "entry_points.txt").write_text(f"[{group}]\n{points}\n")
 
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -18,7 +18,7 @@ _STARTED = pytest.StashKey[float]()
 
 
 def _seconds() -> float:
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    usages = (resource.getrusage(name) for name in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 def exchanged(url, data, seconds=20.0, ended=True):
     """All that the server at ``url`` answers to the bytes ``data`` until it closes the connection. ended: say that no
     more bytes come, which some servers take for a client that has gone."""
-    parts = urlsplit(url)
+    segments = urlsplit(url)
     answer = b""
-    with socket.create_connection((parts.hostname, parts.port), timeout=seconds) as connection:
+    with socket.create_connection((segments.hostname, segments.port), timeout=seconds) as connection:
         try:
             connection.sendall(data)
             if ended:

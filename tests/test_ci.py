@@ -35,9 +35,9 @@ def ci(tmp_path):
         text = (ROOT / ".ci" / "run").read_text()
         if hours is not None:
             text = text.replace("last=$((80 * 60))", f"last={hours}")
-        for part, other in replaced:
-            assert part in text
-            text = text.replace(part, other)
+        for segment, other in replaced:
+            assert segment in text
+            text = text.replace(segment, other)
         if binding is not None:
             text = re.sub(r"^binding=\(.*\)$", f"binding=({binding})", text, flags=re.MULTILINE)
         (tmp_path / ".ci" / "run").write_text(text)
@@ -58,8 +58,8 @@ def test_everything_runs_in_its_order_and_nothing_is_left_out(ci):
 
 def test_it_tests_in_a_folder_called_gagpo(ci, tmp_path):
     (tmp_path / "file").write_text("")
-    for words in (["init", "-q"], ["add", "file"], ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "c"]):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    for tokens in (["init", "-q"], ["add", "file"], ["-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "c"]):
+        subprocess.run(["git", *tokens], cwd=tmp_path, check=True)
     status, _, _ = ci()
     assert status == 0 and set((tmp_path / "folders").read_text().split()) == {"gagpo"}
 

@@ -31,9 +31,9 @@ def read(path):
 
 def tool(name):
     """A module of ``.ci``."""
-    found = spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
-    module = module_from_spec(found)
-    found.loader.exec_module(module)
+    results = spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
+    module = module_from_spec(results)
+    results.loader.exec_module(module)
     return module
 
 
@@ -66,12 +66,12 @@ def named_modules(text):
 
 def exists(module):
     """Whether a dotted name is a module of ours, or a name that stands in one."""
-    parts = module.split(".")
-    for length in range(len(parts), 0, -1):
-        place = ROOT.joinpath(*parts[:length])
-        files = [file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
+    segments = module.split(".")
+    for length in range(len(segments), 0, -1):
+        joinpath = ROOT.joinpath(*segments[:length])
+        files = [file for file in (joinpath.with_suffix(".py"), joinpath / "__init__.py") if file.is_file()]
         if files:
-            return length == len(parts) or re.search(rf"\b{parts[length]}\b", read(files[0])) is not None
+            return length == len(segments) or re.search(rf"\b{segments[length]}\b", read(files[0])) is not None
     return False
 
 
@@ -97,13 +97,15 @@ def test_every_file_module_and_link_of_a_page_exists(path):
         target = path.parent / name if name else path
         assert target.exists(), link
         schemes = ("only-light", "only-dark")  # of the site, in which a picture is shown
-        known = schemes if target.suffix == ".png" else anchors(read(target)) if anchor else ()
-        assert not anchor or anchor in known, link
+        recorded = schemes if target.suffix == ".png" else anchors(read(target)) if anchor else ()
+        assert not anchor or anchor in recorded, link
 
 
 def test_every_page_that_the_code_names_exists():
     folders = ("envs", "agents", "eval", "gagpo", "configs", "benchmarks", "tests", ".ci")
-    files = [file for folder in folders for kind in ("*.py", "*.yaml") for file in (ROOT / folder).rglob(kind)]
+    files = [
+        file for folder in folders for type_name in ("*.py", "*.yaml") for file in (ROOT / folder).rglob(type_name)
+    ]
     named = {(page, file.name) for file in files for page in re.findall(r"\b(?:docs|lab)/[a-z][\w-]*\.md", read(file))}
     assert {(page, file) for page, file in named if not (ROOT / page).exists()} == set()
 
@@ -141,8 +143,8 @@ def test_the_table_of_presets_is_the_codes():
     cells = dict(re.findall(r"^\| `(\w+)` \| `(.*)` \|$", table, re.MULTILINE))
     assert cells.keys() == PRESETS.keys()
     for name, text in cells.items():
-        found = Algorithm.model_validate(yaml.safe_load(f"{{{text}}}"))
-        assert found.model_copy(update={"preset": name}) == load(name), name
+        algorithm = Algorithm.model_validate(yaml.safe_load(f"{{{text}}}"))
+        assert algorithm.model_copy(update={"preset": name}) == load(name), name
 
 
 def test_the_options_of_credits_exist_with_the_defaults_that_are_printed():
@@ -151,8 +153,10 @@ def test_the_options_of_credits_exist_with_the_defaults_that_are_printed():
     for preset, text in sections:
         credit = load(preset).credit
         for option, default in re.findall(r"^\| `(\w+)` \| ([\w.-]+) \|", text, re.MULTILINE):
-            known = type(CREDITS.find(credit.name)()).model_fields[option].default
-            assert default in ("none", str(known), str(known).lower()) or float(default) == known, f"{preset}.{option}"
+            recorded = type(CREDITS.find(credit.name)()).model_fields[option].default
+            assert default in ("none", str(recorded), str(recorded).lower()) or float(default) == recorded, (
+                f"{preset}.{option}"
+            )
             checked += 1
     assert checked >= 15
 

@@ -75,21 +75,21 @@ def hostile(tmp_path: Path) -> Path:
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """A place on the path with a model's config, and a package that stands for vLLM."""
-    place = tmp_path / "installed"
-    (place / "vllm" / "entrypoints" / "openai").mkdir(parents=True)
-    (place / "vllm" / "__init__.py").touch()
-    (place / "vllm" / "entrypoints" / "openai" / "api_server.py").write_text(
+    location = tmp_path / "installed"
+    (location / "vllm" / "entrypoints" / "openai").mkdir(parents=True)
+    (location / "vllm" / "__init__.py").touch()
+    (location / "vllm" / "entrypoints" / "openai" / "api_server.py").write_text(
         "import json, pickle, torch; raise SystemExit('api_server was started')"
     )
-    (place / "model").mkdir()
+    (location / "model").mkdir()
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
-    (place / "model" / "config.json").write_text(json.dumps({"model_type": "qwen2", **sizes}))
-    return place
+    (location / "model" / "config.json").write_text(json.dumps({"model_type": "qwen2", **sizes}))
+    return location
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_kind_of_child_imports_a_file_of_the_working_directory(kind: str, hostile: Path, installed: Path) -> None:
-    program, said = KINDS[kind]
+    program, messages = KINDS[kind]
     script = installed / "program.py"
     script.write_text(program)
     done = subprocess.run(
@@ -101,19 +101,19 @@ def test_no_kind_of_child_imports_a_file_of_the_working_directory(kind: str, hos
         timeout=300,
     )
     assert sorted(path.name for path in (hostile / "imported").iterdir()) == [], done.stderr
-    assert said in done.stdout + done.stderr and "Traceback" not in done.stderr, (done.stdout, done.stderr)
+    assert messages in done.stdout + done.stderr and "Traceback" not in done.stderr, (done.stdout, done.stderr)
 
 
 def test_processes_are_started_by_one_file() -> None:
-    own = re.compile(r"sys\.executable|multiprocessing import|get_context\(|multiprocessing\.(Process|Pool)")
-    found = {
+    reference = re.compile(r"sys\.executable|multiprocessing import|get_context\(|multiprocessing\.(Process|Pool)")
+    results = {
         str(path.relative_to(ROOT)): line
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
         for line in path.read_text().splitlines()
-        if own.search(line) and '"-I"' not in line
+        if reference.search(line) and '"-I"' not in line
     }
     # The environments of testing stand for those of users, who may start what they like, as agent programs are. The
     # sandbox of the terminal runs the bare interpreter in a file system of its own, which has no working directory.
-    others = {"envs/testing.py", "envs/program/env.py", "envs/terminal/backends/bubblewrap.py"}
-    assert set(found) - others == {"gagpo/base/interpreter.py"}, found
+    remaining = {"envs/testing.py", "envs/program/env.py", "envs/terminal/backends/bubblewrap.py"}
+    assert set(results) - remaining == {"gagpo/base/interpreter.py"}, results

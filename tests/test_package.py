@@ -76,21 +76,21 @@ def test_an_environment_is_made_without_an_import_of_ours():
 @cache
 def modules():
     """Path of every module of the package, by its full name."""
-    found = {}
+    results = {}
     for top in TOPS:
         # gagpo/{envs,agents,eval} are links to the folders beside it, which rglob does not follow
         for path in sorted((ROOT / top).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            name = ".".join(parts if top == "gagpo" else ("gagpo", *parts)).removesuffix(".__init__")
-            if "__pycache__" not in parts and not any(place.is_symlink() for place in path.parents):
-                found[name] = path
-    return found
+            segments = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(segments if top == "gagpo" else ("gagpo", *segments)).removesuffix(".__init__")
+            if "__pycache__" not in segments and not any(parent.is_symlink() for parent in path.parents):
+                results[name] = path
+    return results
 
 
 @cache
 def imported(name, lazily):
     """Modules of ours that ``name`` imports: when it is imported itself, or ``lazily`` in a function too."""
-    found, pending = set(), list(ast.parse(modules()[name].read_text(encoding="utf-8")).body)
+    results, pending = set(), list(ast.parse(modules()[name].read_text(encoding="utf-8")).body)
     while pending:
         node = pending.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -98,10 +98,14 @@ def imported(name, lazily):
         if lazily or isinstance(node, ast.If | ast.Try | ast.With):
             pending += ast.iter_child_nodes(node)
         if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            results |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return {one for one in found if one in modules() and one not in (name, "gagpo") and not name.startswith(one + ".")}
+            results |= {alias.name for alias in node.names}
+    return {
+        result
+        for result in results
+        if result in modules() and result not in (name, "gagpo") and not name.startswith(result + ".")
+    }
 
 
 def room(name):
@@ -118,10 +122,10 @@ def circle(graph):
         if node in done:
             return []
         under_way.append(node)
-        found = next(filter(None, map(visit, sorted(graph.get(node, ())))), [])
+        results = next(filter(None, map(visit, sorted(graph.get(node, ())))), [])
         under_way.pop()
         done.add(node)
-        return found
+        return results
 
     return next(filter(None, map(visit, sorted(graph))), [])
 
@@ -137,19 +141,19 @@ def test_no_file_is_in_a_circle_of_imports():
 
 
 def test_imports_go_down():
-    level = {one: number for number, rooms in enumerate(ORDER) for one in rooms}
+    level = {item: number for number, rooms in enumerate(ORDER) for item in rooms}
     inside = [name for name in modules() if "." in name]
     assert {room(name) for name in inside} == set(level), "ORDER names every subpackage once"
-    edges = [(name, one) for name in inside for one in imported(name, True) if room(one) != room(name)]
-    assert [(name, one) for name, one in edges if level[room(one)] >= level[room(name)]] == []
+    edges = [(name, item) for name in inside for item in imported(name, True) if room(item) != room(name)]
+    assert [(name, item) for name, item in edges if level[room(item)] >= level[room(name)]] == []
 
 
 def test_no_folder_is_in_a_circle():
     graph = defaultdict(set)
     for name, path in modules().items():
-        folders = {modules()[one].parent for one in imported(name, True)} - {path.parent, *path.parent.parents}
+        folders = {modules()[item].parent for item in imported(name, True)} - {path.parent, *path.parent.parents}
         graph[path.parent] |= {folder for folder in folders if path.parent not in folder.parents}
-    assert circle({place: {one for one in graph[place] if one in graph} for place in graph}) == []
+    assert circle({location: {item for item in graph[location] if item in graph} for location in graph}) == []
 
 
 def test_envs_never_sees_torch():
@@ -183,17 +187,19 @@ def classes():
 
 def test_names_are_the_fields():
     assert words("_KVCacheHall") == ["kv", "cache", "hall"] and words("hall_keeper") == ["hall", "keeper"]
-    named = [*classes(), *((part, name) for name in modules() for part in name.split("."))]
-    assert sorted({(name, one) for one, name in named if INVENTED & set(words(one))}) == []
+    named = [*classes(), *((segment, name) for name in modules() for segment in name.split("."))]
+    assert sorted({(name, item) for item, name in named if INVENTED & set(words(item))}) == []
 
 
 def test_a_class_has_a_name_of_its_own():
     """In the whole product: a reader who searches for a name finds one class."""
-    places = defaultdict(set)
+    locations = defaultdict(set)
     for class_name, module in classes():
-        places[class_name].add(module)
-    assert {name: sorted(found) for name, found in places.items() if len(found) > 1 and name not in TWICE} == {}
-    assert {name for name in TWICE if len(places[name]) < 2} == set(), "these need no leave any more"
+        locations[class_name].add(module)
+    assert {
+        name: sorted(results) for name, results in locations.items() if len(results) > 1 and name not in TWICE
+    } == {}
+    assert {name for name in TWICE if len(locations[name]) < 2} == set(), "these need no leave any more"
 
 
 def test_every_pin_is_a_requirement_that_pip_can_read():

@@ -59,25 +59,25 @@ FROM_CPU_INDEX = "uv install -q --python PYTHON --no-deps --torch-backend cpu to
 
 
 def test_without_a_gpu_the_build_of_the_cpu_index_is_taken(install):
-    calls, words = install("torch-2.13.0")
+    calls, tokens = install("torch-2.13.0")
     assert calls == ["pip --target FOLDER uv", FROM_CPU_INDEX, "pip torch==2.13.0"]
-    assert "200 MB" in words and "CUDA" not in words
+    assert "200 MB" in tokens and "CUDA" not in tokens
 
 
 def test_where_the_cpu_index_cannot_be_reached_the_build_with_cuda_is_taken(install):
-    calls, words = install("torch-2.13.0", uv_status=2)
+    calls, tokens = install("torch-2.13.0", uv_status=2)
     assert calls == ["pip --target FOLDER uv", FROM_CPU_INDEX, "pip torch==2.13.0"]
-    assert "could not be reached" in words and "3 GB" in words
+    assert "could not be reached" in tokens and "3 GB" in tokens
 
 
 def test_a_cpu_wheel_at_hand_is_taken(install):
-    calls, words = install("torch-2.13.0+cpu")
-    assert calls == ["pip torch==2.13.0"] and "200 MB" in words
+    calls, tokens = install("torch-2.13.0+cpu")
+    assert calls == ["pip torch==2.13.0"] and "200 MB" in tokens
 
 
 def test_with_a_gpu_the_package_index_decides(install):
-    calls, words = install("torch-2.13.0", gpu=True)
-    assert calls == ["pip torch==2.13.0"] and "3 GB" in words and "H100" in words
+    calls, tokens = install("torch-2.13.0", gpu=True)
+    assert calls == ["pip torch==2.13.0"] and "3 GB" in tokens and "H100" in tokens
 
 
 def test_an_index_that_is_named_comes_first(install):

@@ -27,10 +27,10 @@ def site(tmp_path_factory):
 def test_every_page_is_built_and_requests_nothing_from_a_server(site):
     pages = [path.read_text(encoding="utf-8") for path in site.glob("*.html")]
     assert len(pages) >= 14
-    asked = [
-        one for page in pages for one in re.findall(r'<(?:script|img|link)\b[^>]*(?:src|href)="(https?:[^"]+)', page)
+    requests = [
+        item for page in pages for item in re.findall(r'<(?:script|img|link)\b[^>]*(?:src|href)="(https?:[^"]+)', page)
     ]
-    assert asked == []
+    assert requests == []
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def test_search_works_in_pages_opened_from_disk(site, browser):
 
     browser.get((site / "index.html").as_uri())
     browser.find_element(By.CLASS_NAME, "md-search__input").send_keys("zero_advantage_groups")
-    found = WebDriverWait(browser, 60).until(
+    until = WebDriverWait(browser, 60).until(
         lambda one: [link.get_attribute("href") for link in one.find_elements(By.CLASS_NAME, "md-search-result__link")]
     )
-    assert any("/viewer.html" in link for link in found)
+    assert any("/viewer.html" in link for link in until)
     assert browser.get_log("browser") == []
 
 
@@ -60,10 +60,10 @@ def test_pictures_have_the_colours_of_the_site(site, browser, scheme):
     feature = {"name": "prefers-color-scheme", "value": scheme}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
     browser.get((site / "viewer.html").as_uri())
-    shown = browser.execute_script(
+    execute_script = browser.execute_script(
         "return [...document.querySelectorAll('article img')].filter((one) => one.offsetWidth).map((one) => one.src)"
     )
-    assert len(shown) == 6 and all(source.endswith(f"#only-{scheme}") for source in shown)
+    assert len(execute_script) == 6 and all(source.endswith(f"#only-{scheme}") for source in execute_script)
     browser.get((site / "index.html").as_uri())
     plot = "return getComputedStyle(document.querySelector('article img')).filter"
     assert ("invert" in browser.execute_script(plot)) == (scheme == "dark")

@@ -87,8 +87,8 @@ def unknown_parameters(tree):
 def cross_references(tree):
     """``name`` of :func:`function` in a docstring, as function and name."""
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    found = [match for text in texts for match in re.findall(r"``(\w+)`` of :func:`(?:[\w.]*\.)?(\w+)`", text)]
-    return [(function, name) for name, function in found]
+    results = [match for text in texts for match in re.findall(r"``(\w+)`` of :func:`(?:[\w.]*\.)?(\w+)`", text)]
+    return [(function, name) for name, function in results]
 
 
 def test_entries_of_docstrings_are_seen():

@@ -68,19 +68,19 @@ class ChatServer:
             return {"error": {"message": "This model's maximum context length is 100 tokens"}}, 400
         if fault == "key":
             return {"error": {"message": "no such key"}}, 401
-        found = _PLACES.findall(body["messages"][-1]["content"])
-        place, door = map(int, found[-1]) if found else (1, 0)
-        message = {"role": "assistant", "content": self.style.format("left" if place > door else "right")}
+        matches = _PLACES.findall(body["messages"][-1]["content"])
+        location, door = map(int, matches[-1]) if matches else (1, 0)
+        message = {"role": "assistant", "content": self.style.format("left" if location > door else "right")}
         if self.reasoning:
             message["reasoning_content"] = self.reasoning
-        told = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
-        told["choices"] = [{"index": 0, "finish_reason": self.end, "message": message}]
+        reported = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
+        reported["choices"] = [{"index": 0, "finish_reason": self.end, "message": message}]
         if self.usage:
-            told["usage"] = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
-            told["usage"]["prompt_tokens_details"] = {"cached_tokens": 4}
+            reported["usage"] = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
+            reported["usage"]["prompt_tokens_details"] = {"cached_tokens": 4}
         with self.lock:
             self.answered += 1
-        return _streamed(told) if body.get("stream") else told
+        return _streamed(reported) if body.get("stream") else reported
 
 
 def _streamed(told):
@@ -88,8 +88,8 @@ def _streamed(told):
     (choice,), base = told["choices"], {**told, "object": "chat.completion.chunk"}
     base.pop("usage", None)
     text = choice["message"]["content"]
-    parts = [{"role": "assistant", "content": text[:3]}, {"content": text[3:]}]
-    chunks = [[{"index": 0, "delta": part, "finish_reason": None}] for part in parts]
+    segments = [{"role": "assistant", "content": text[:3]}, {"content": text[3:]}]
+    chunks = [[{"index": 0, "delta": segment, "finish_reason": None}] for segment in segments]
     chunks.append([{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}])
     events = [{**base, "choices": choices} for choices in chunks]
     if "usage" in told:

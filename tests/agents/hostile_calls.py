@@ -49,16 +49,16 @@ def sound_call(box: Toolbox, rng: random.Random) -> ToolCall:
 
 def hostile_response(form: CallFormat, box: Toolbox, rng: random.Random) -> str:
     """A response with calls that was damaged, or pieces of everything; one in five is left as it is."""
-    kind = rng.random()
-    if kind < 0.15:
+    type_name = rng.random()
+    if type_name < 0.15:
         return "".join(rng.choice(_PIECES) for _ in range(rng.randint(0, 25)))
-    if kind < 0.17:
+    if type_name < 0.17:
         return rng.choice(_PIECES) * rng.randint(1, 3000)
     text = form.write([sound_call(box, rng) for _ in range(rng.choice((1, 1, 1, 1, 1, 2, 3, 20)))])
     if rng.random() < 0.2:
         text = f"<think>I shall.</think>\n{text}"
     letters = list(text)
-    for _ in range(0 if kind > 0.8 else rng.randint(1, 4)):
-        place = rng.randrange(len(letters) + 1)
-        letters[place : place + rng.choice((0, 0, 1, 2, 20))] = rng.choice(_PIECES)
+    for _ in range(0 if type_name > 0.8 else rng.randint(1, 4)):
+        randrange = rng.randrange(len(letters) + 1)
+        letters[randrange : randrange + rng.choice((0, 0, 1, 2, 20))] = rng.choice(_PIECES)
     return "".join(letters)

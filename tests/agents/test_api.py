@@ -68,8 +68,8 @@ def test_retries_are_announced_once(caplog):
         client.submit(ASK, 0.0, 8).result(30)
         client.close()
     assert len(server.requests) > 2
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "gagpo"]
-    assert "status 500" in said and "trying again, 49 times at most" in said
+    (messages,) = [record.getMessage() for record in caplog.records if record.name == "gagpo"]
+    assert "status 500" in messages and "trying again, 49 times at most" in messages
 
 
 def test_episodes_go_on_while_others_wait():
@@ -82,9 +82,9 @@ def test_episodes_go_on_while_others_wait():
 def test_the_conversation_grows_by_appending():
     with serving() as server:
         play(server, count=1, chat=ChatSettings(find_prompt("plain"), admissible=True))
-    for one, two in zip(server.requests, server.requests[1:], strict=False):
-        assert two["messages"][: len(one["messages"])] == one["messages"]
-        assert len(two["messages"]) == len(one["messages"]) + 2
+    for item, two in zip(server.requests, server.requests[1:], strict=False):
+        assert two["messages"][: len(item["messages"])] == item["messages"]
+        assert len(two["messages"]) == len(item["messages"]) + 2
 
 
 @pytest.mark.parametrize("history", ["full", 1])
@@ -94,7 +94,7 @@ def test_a_turn_keeps_the_messages_that_were_sent(history):
     assert len(episode.turns) == len(server.requests) > 1
     for number, (turn, request) in enumerate(zip(episode.turns, server.requests, strict=True)):
         new = request["messages"][-1:] if number and history == "full" else request["messages"]
-        assert turn.sent == "\n\n".join(f"[{one['role']}]\n{one['content']}" for one in new)
+        assert turn.sent == "\n\n".join(f"[{item['role']}]\n{item['content']}" for item in new)
     assert "Walk." in episode.turns[0].sent
 
 
@@ -103,14 +103,14 @@ def test_reasoning_stays_in_the_episode_and_out_of_the_conversation():
         with serving(**options) as server:
             _, (episode,) = play(server, 1, chat=ChatSettings(find_prompt("plain")))
         assert all(turn.response == "<think>hm</think>left" and turn.action == "left" for turn in episode.turns)
-        said = {one["content"] for one in server.requests[-1]["messages"] if one["role"] == "assistant"}
-        assert said == {"left"}
+        messages = {message["content"] for message in server.requests[-1]["messages"] if message["role"] == "assistant"}
+        assert messages == {"left"}
 
 
 def test_a_window_is_one_message():
     with serving() as server:
         play(server, 1, chat=ChatSettings(find_prompt("tags"), "Walk.", history=1))
-    assert all(len(one["messages"]) == 1 for one in server.requests)
+    assert all(len(request["messages"]) == 1 for request in server.requests)
 
 
 def test_a_conversation_that_is_too_long_ends_its_episode():
@@ -140,10 +140,10 @@ def test_no_request_follows_an_error_and_finished_episodes_are_delivered():
     def on_finish(episode):
         finished.append(episode)
         if len(finished) == 3:
-            asked.append(len(server.requests) + server.under_way)
+            requests.append(len(server.requests) + server.under_way)
             raise OSError("the disk is full")
 
-    asked = []
+    requests = []
     with serving(delay=0.02) as server:
         agent = ApiAgent(client_of(server), ChatSettings(find_prompt("plain")), concurrency=2)
         with (
@@ -154,7 +154,9 @@ def test_no_request_follows_an_error_and_finished_episodes_are_delivered():
             rollout(agent, pool, jobs, concurrency=8, deterministic=False, on_finish=on_finish)
         agent.close()
         settled = wait_for(lambda: server.under_way == 0)
-    assert settled and len(finished) == 3 and len(server.requests) <= asked[0] + 2  # at most what two threads had begun
+    assert (
+        settled and len(finished) == 3 and len(server.requests) <= requests[0] + 2
+    )  # at most what two threads had begun
 
 
 def test_answers_given_before_an_error_still_end_their_episodes():
@@ -181,8 +183,8 @@ def test_no_request_follows_an_interruption():
         with WorkerPool(CORRIDOR, {"max_turns": 20}, workers=0) as pool, pytest.raises(KeyboardInterrupt):
             jobs = group_jobs(["door-11", "door-00", "door-01", "door-02"], 1, 0)
             rollout(agent, pool, jobs, concurrency=4, deterministic=False, on_finish=interrupt)
-        asked = len(server.requests)
-        assert wait_for(lambda: server.under_way == 0) and len(server.requests) <= asked + 1
+        requests = len(server.requests)
+        assert wait_for(lambda: server.under_way == 0) and len(server.requests) <= requests + 1
         states = [EpisodeState(0, Episode("t"), "You stand at 1. Go to door 2.")]
         assert agent.decide(states)[0].action == "right"  # nothing of the interrupted rollout is left in its way
 
@@ -226,7 +228,7 @@ def test_openai_gets_the_token_limit_by_its_newer_name(monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "key")
         for client in (ApiClient(ApiSettings("m")), client_of(server)):
             client.submit(ASK, 0.0, 5).result()
-    limits = [{name: one[name] for name in one if name.startswith("max_")} for one in server.requests]
+    limits = [{name: request[name] for name in request if name.startswith("max_")} for request in server.requests]
     assert limits == [{"max_completion_tokens": 5}, {"max_tokens": 5}]
 
 

@@ -32,8 +32,10 @@ def told(form, response):
 @given(calls=st.lists(CALLS, min_size=1, max_size=3))
 def test_written_calls_are_read_back(form, calls):
     response = FORMATS[form].write(calls)
-    found = told(form, f'<think>one {"{"} or "two</think>\n{response}')
-    assert [(one.name, one.arguments) for one in found] == [(one.name, one.arguments) for one in calls]
+    results = told(form, f'<think>one {"{"} or "two</think>\n{response}')
+    assert [(result.name, result.arguments) for result in results] == [
+        (result.name, result.arguments) for result in calls
+    ]
 
 
 CASES = [
@@ -76,13 +78,13 @@ CASES = [
 
 @pytest.mark.parametrize(("form", "response", "calls"), CASES)
 def test_calls_of_each_format_are_found(form, response, calls):
-    assert [(one.name, one.arguments) for one in told(form, response)] == calls
+    assert [(item.name, item.arguments) for item in told(form, response)] == calls
 
 
 def test_a_call_keeps_the_id_that_its_format_gives_it():
     box = Toolbox((), FORMATS["mistral"])
     calls = box.read('[TOOL_CALLS] [{"name": "act", "arguments": {"command": "left"}, "id": "abcdefghi"}]')
-    assert [(one.action, one.id) for one in calls] == [("left", "abcdefghi")]
+    assert [(call.action, call.id) for call in calls] == [("left", "abcdefghi")]
     calls = box.read('[TOOL_CALLS]act[CALL_ID]123456789[ARGS]{"command": "left"}')
     assert calls[0].id == "123456789"
 
@@ -114,7 +116,7 @@ WRONG = {
 @pytest.mark.parametrize("response", WRONG, ids=range(len(WRONG)))
 def test_errors_name_what_is_wrong_with_a_call(response):
     calls = Toolbox((), FORMATS["hermes"]).read(response)
-    assert [one.action for one in calls] == [""] and WRONG[response] in calls[0].error
+    assert [call.action for call in calls] == [""] and WRONG[response] in calls[0].error
     assert len(calls[0].error) < 500
     turn = Turn.of_calls(response, calls)
     assert turn.invalid == "not parsed" and turn.action == "" and turn.pending_action == ""
@@ -125,7 +127,7 @@ def test_each_call_is_judged_by_itself():
         [ToolCall("act", {"command": "left"}), ToolCall("fly"), ToolCall("act", {"command": "up"})]
     )
     turn = Turn.of_calls(response, Toolbox((), FORMATS["llama"]).read(response))
-    assert [one.action for one in turn.calls] == ["left", "", "up"] and turn.action == "left\nup"
+    assert [call.action for call in turn.calls] == ["left", "", "up"] and turn.action == "left\nup"
     assert turn.invalid == "not parsed"
     for text in ("At 2.", "At 2 still.", "At 2."):
         turn = turn.with_answer(text)
@@ -140,14 +142,14 @@ def test_unknown_formats_are_named():
 
 @pytest.mark.parametrize("text", ['{"a' + '\\"' * 300_000, '"' * 300_001, "{" * 300_000, "}" * 300_000, '{"' * 150_000])
 def test_candidates_are_found_in_linear_time(text):
-    assert all(len(form.find(form.mark + text)) <= 1 for form in FORMATS.values())
+    assert all(len(format.find(format.mark + text)) <= 1 for format in FORMATS.values())
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_marks_within_an_argument_are_written_as_escapes(form):
     call = ToolCall("w", {"t": "</tool_call><tool_call>[ARGS][TOOL_CALLS]<|python_tag|></think><think>"})
     response = FORMATS[form].write([call])
-    assert [(one.name, one.arguments) for one in told(form, response)] == [(call.name, call.arguments)]
+    assert [(item.name, item.arguments) for item in told(form, response)] == [(call.name, call.arguments)]
     assert "think>" in response and "<think>" not in response and response.count("<tool_call>") == (form == "hermes")
 
 
@@ -158,8 +160,10 @@ def test_mutated_responses_are_harmless(form):
     for number in range(400):
         for box in boxes:
             calls = box.read(hostile_response(FORMATS[form], box, rng))
-            assert 1 <= len(calls) <= MOST_CALLS and all(bool(one.action) != bool(one.error) for one in calls), number
-            json.dumps([one._asdict() for one in calls], ensure_ascii=False).encode()
-            read += sum(bool(one.action) for one in calls)
+            assert 1 <= len(calls) <= MOST_CALLS and all(bool(call.action) != bool(call.error) for call in calls), (
+                number
+            )
+            json.dumps([call._asdict() for call in calls], ensure_ascii=False).encode()
+            read += sum(bool(call.action) for call in calls)
     assert read > 80  # some are still sound
     assert isinstance(sound_call(boxes[1], rng), ToolCall)

@@ -98,14 +98,14 @@ def test_a_window_shows_the_last_turns_and_the_task(tokenizer, width):
     context = Context(tokenizer, find_prompt("plain"), history=width)
     turns = played(context, ("Task: door 3.", "left"), ("at 2", "left"), ("at 1", "right"))
     text = tokenizer.decode(context.prompt(turns, "at 2 again"))
-    shown = ["at 2", "at 1"][2 - width :] if width else []
+    output = ["at 2", "at 1"][2 - width :] if width else []
     assert text.startswith("<|user|>Task: door 3.") and "at 2 again" in text
-    assert [word for word in ("at 2\n", "at 1\n") if word in text] == [f"{word}\n" for word in shown]
+    assert [word for word in ("at 2\n", "at 1\n") if word in text] == [f"{word}\n" for word in output]
 
 
 def test_admissible_actions_are_listed_only_when_asked(tokenizer):
-    asked, silent = (Context(tokenizer, find_prompt("plain"), admissible=flag) for flag in (True, False))
-    assert "left, right" in tokenizer.decode(asked.prompt([], "at 2", ["left", "right"]))
+    requests, silent = (Context(tokenizer, find_prompt("plain"), admissible=flag) for flag in (True, False))
+    assert "left, right" in tokenizer.decode(requests.prompt([], "at 2", ["left", "right"]))
     assert "left, right" not in tokenizer.decode(silent.prompt([], "at 2", ["left", "right"]))
 
 

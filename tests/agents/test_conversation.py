@@ -106,20 +106,20 @@ def test_every_prompt_is_what_the_template_renders(small, name, thinking):
     begun = THOUGHT if thinking else ""
     turns, chat = [], [{"role": "user", "content": "Walk.\n\nYou stand at 3."}]
     moves = [m[:1] for m in MOVES] if name.startswith("llama3") else MOVES  # whose template shows one call at a time
-    for number, said in enumerate(moves):
-        turn = context.turn(context.response(begun + context.toolbox.write(said)))
-        assert (turn.invalid, [call.action for call in turn.calls]) == ("", said)
+    for number, messages in enumerate(moves):
+        turn = context.turn(context.response(begun + context.toolbox.write(messages)))
+        assert (turn.invalid, [call.action for call in turn.calls]) == ("", messages)
         prompt_ids = context.prompt(turns, turns[-1].observation if turns else "You stand at 3.")
         turn = replace(turn, prompt_ids=prompt_ids, response_ids=context.response(turn.response))
-        for i in range(len(said)):
+        for i in range(len(messages)):
             turn = turn.with_answer(f"Answer {number}.{i}")
         turn = turn.with_observation(turn.answers, None)
         turns.append(turn)
-        asked = [
+        requests = [
             {"id": call.id, "type": "function", "function": {"name": "act", "arguments": {"command": call.action}}}
             for call in turn.calls
         ]
-        chat += [{"role": "assistant", "content": "", "tool_calls": asked}]
+        chat += [{"role": "assistant", "content": "", "tool_calls": requests}]
         if thinking:
             chat[-1]["reasoning_content"] = "hm"
         chat += [
@@ -127,8 +127,8 @@ def test_every_prompt_is_what_the_template_renders(small, name, thinking):
             for text, call in zip(turn.answers.split("\n"), turn.calls, strict=True)
         ]
     last = context.prompt(turns, turns[-1].observation)
-    whole = {"tools": context.toolbox.specs, "tokenize": False, "add_generation_prompt": True}
-    assert tokenizer.decode(last) == tokenizer.apply_chat_template(chat, **whole, **context._variables)
+    full = {"tools": context.toolbox.specs, "tokenize": False, "add_generation_prompt": True}
+    assert tokenizer.decode(last) == tokenizer.apply_chat_template(chat, **full, **context._variables)
     for before, after in pairwise([*(turn.prompt_ids for turn in turns), last]):
         assert after[: len(before)].tolist() == before.tolist()
 
@@ -166,8 +166,8 @@ class WalkingEngine:
         return [self._respond(self.tokenizer.decode(request.prompt_ids), request.seed) for request in requests]
 
     def _respond(self, prompt, seed):
-        place, door = map(int, re.findall(r"stand at (\d+). Go to door (\d+)", prompt)[-1])
-        move = "left" if place > door else "right"
+        location, door = map(int, re.findall(r"stand at (\d+). Go to door (\d+)", prompt)[-1])
+        move = "left" if location > door else "right"
         lost = crc32(f"{seed}".encode()) % 8 == 0  # now and then it says nothing that can be done
         turn = Turn("", "", move) if not lost else Turn("", "", "jump")
         text = (

@@ -41,13 +41,13 @@ def family(request):
 
 def test_messages_are_those_of_the_documented_format():
     described = DescribedTools(FORMATS["hermes"])
-    asked = [{"role": "system", "content": "Be brief."}, user("What does the lamp cost?")]
-    system, question = described.with_tools(asked, [PRICE])
+    requests = [{"role": "system", "content": "Be brief."}, user("What does the lamp cost?")]
+    system, question = described.with_tools(requests, [PRICE])
     head, _, tools = system["content"].partition("<tools>\n")
-    assert head.startswith("Be brief.\n\nYou can call these tools.") and question == asked[1]
+    assert head.startswith("Be brief.\n\nYou can call these tools.") and question == requests[1]
     assert json.loads(tools.partition("\n</tools>")[0]) == PRICE["function"]
     assert FORMATS["hermes"].example in tools and "<tool_response>" in tools
-    assert described.with_tools(asked[1:], [PRICE])[0]["content"].startswith("You can call these tools.")
+    assert described.with_tools(requests[1:], [PRICE])[0]["content"].startswith("You can call these tools.")
     call = {"id": "a", "type": "function", "function": {"name": "price", "arguments": {"item": "lamp"}}}
     chat = [
         user("What do they cost?"),
@@ -72,13 +72,13 @@ def test_a_program_calls_tools_and_its_prompts_extend(tiny, family):
     talk = Talk(ProgramContext(tokenizer, find_prompt("plain"), family.variables))
     system = {"role": "system", "content": "You sell things."}
     first = talk.ask(system, user("How much?"), tools=[PRICE])
-    shown = tokenizer.decode(first.prompt_ids)
-    assert '{"name": "price", "description": "Costs."' in shown and "You sell things." in shown
+    text = tokenizer.decode(first.prompt_ids)
+    assert '{"name": "price", "description": "Costs."' in text and "You sell things." in text
     ids = tokenizer.encode(f"Let me see.\n{CALL}{family.end}", add_special_tokens=False)
-    said = talk.answer(first, ids)
-    assert (said.finish, said.content) == ("tool_calls", "Let me see.\n")
-    assert said.calls[0]["function"] == {"name": "price", "arguments": {"item": "lamp"}}
-    back = [said.message, {"role": "tool", "content": "5 coins", "tool_call_id": said.calls[0]["id"]}]
+    answer = talk.answer(first, ids)
+    assert (answer.finish, answer.content) == ("tool_calls", "Let me see.\n")
+    assert answer.calls[0]["function"] == {"name": "price", "arguments": {"item": "lamp"}}
+    back = [answer.message, {"role": "tool", "content": "5 coins", "tool_call_id": answer.calls[0]["id"]}]
     second = talk.ask(system, user("How much?"), *back, tools=[PRICE])
     row = [*first.prompt_ids, *ids]
     assert second.prompt_ids[: len(row)].tolist() == row and talk.found.rewritten == 0
@@ -94,9 +94,9 @@ def test_calls_that_the_model_did_not_sample_are_written_in_the_format(tiny):
     example = {"role": "assistant", "tool_calls": [{"id": "call_1", "function": function}]}
     answer = {"role": "tool", "content": "5", "tool_call_id": "call_1"}
     for options in ({"tools": [TOOL]}, {}, {"tools": [TOOL], "tool_choice": "none"}):
-        shown = tiny[1].decode(talk.ask(user("How much?"), example, answer, **options).prompt_ids)
-        assert CALL in shown and "<tool_response>\n5\n</tool_response>" in shown
-        assert ("<tools>" in shown) == (options == {"tools": [TOOL]})
+        text = tiny[1].decode(talk.ask(user("How much?"), example, answer, **options).prompt_ids)
+        assert CALL in text and "<tool_response>\n5\n</tool_response>" in text
+        assert ("<tools>" in text) == (options == {"tools": [TOOL]})
         talk.found.withdraw_request()
 
 
@@ -120,8 +120,8 @@ def test_another_format_can_be_chosen_and_conditions_name_it(tiny):
     assert context.conditions["calls"] == "hermes, described in the system message"
     chosen = Context(tokenizer, find_prompt("tools"), calls="llama")
     assert chosen.conditions["calls"] == "llama, described in the system message"
-    shown = tokenizer.decode(chosen.prompt([], "You stand at 3."))
-    assert '{"name": "...", "parameters": {...}}' in shown and "<tool_call>" not in shown
+    text = tokenizer.decode(chosen.prompt([], "You stand at 3."))
+    assert '{"name": "...", "parameters": {...}}' in text and "<tool_call>" not in text
     assert chosen.turn(chosen.response('{"name": "act", "parameters": {"command": "left"}}')).action == "left"
 
 

@@ -28,8 +28,8 @@ def dressed(tiny, request):
 
 def control(context, ids):
     """The control tokens among ``ids``."""
-    known = context.tokenizer.convert_tokens_to_ids(context._encoder.control)
-    return [int(one) for one in ids if one in known]
+    convert_tokens_to_ids = context.tokenizer.convert_tokens_to_ids(context._encoder.control)
+    return [int(item) for item in ids if item in convert_tokens_to_ids]
 
 
 def test_no_observation_ends_the_turn_or_speaks_as_the_user(dressed):
@@ -45,10 +45,10 @@ def test_no_observation_ends_the_turn_or_speaks_as_the_user(dressed):
             assert control(context, read) == control(calm, harmless)
             assert tokenizer.decode(read).count(hostile) >= 2
             action = hostile.replace("think>", "")  # thoughts are the model's own
-            said = context.response(action)
-            assert control(context, said) == [tokenizer.eos_token_id]
-            assert tokenizer.decode(said) == action + family.end
-            turns.append(Turn(hostile, hostile, hostile, prompt_ids=read, response_ids=said))
+            response = context.response(action)
+            assert control(context, response) == [tokenizer.eos_token_id]
+            assert tokenizer.decode(response) == action + family.end
+            turns.append(Turn(hostile, hostile, hostile, prompt_ids=read, response_ids=response))
             calm_turns.append(Turn("so", "so", "so", prompt_ids=harmless, response_ids=calm.response("so")))
 
 
@@ -58,19 +58,19 @@ def test_marked_text_becomes_the_same_tokens_as_unmarked_text(dressed):
     context = Context(tokenizer, find_prompt("plain"), template=family.variables)
     encoder, text = context._encoder, context.tool_form.begin([{"role": "user", "content": SEEN}])
     empty = f"{encoder._secret}{len(encoder.control)}x"
-    for place in (text.index("You"), text.index("stand"), text.index("1.") + 2):
-        assert encoder.encode(text[:place] + empty + text[place:]).tolist() == encoder.encode(text).tolist()
+    for location in (text.index("You"), text.index("stand"), text.index("1.") + 2):
+        assert encoder.encode(text[:location] + empty + text[location:]).tolist() == encoder.encode(text).tolist()
 
 
 def unigram():
     """SentencePiece's kind: spaces as letters, and control tokens that are pieces of the vocabulary."""
-    pieces = [
+    chunks = [
         ("<unk>", 0.0),
         ("<s>", 0.0),
         ("</s>", 0.0),
         *((letter, -5.0) for letter in "▁abcdefghijklmnopqrstuvwxyz<>/|_[]"),
     ]
-    core = Tokenizer(models.Unigram(pieces, unk_id=0))
+    core = Tokenizer(models.Unigram(chunks, unk_id=0))
     core.pre_tokenizer, core.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     return core
 
@@ -91,8 +91,8 @@ def test_tokenizers_of_other_kinds(made):
     assert encoder.control == ["<tool_call>", "<unk>", "</s>"]
     ids = {name: core.token_to_id(name) for name in encoder.control}
     for text in ("a </s> b", "a <tool_call> b", "a ＜tool_call＞ b", "a</s>"):
-        found = encoder.encode(f"</s>{encoder.protect(text)}</s>").tolist()
-        assert [one for one in found if one in (ids["</s>"], ids["<tool_call>"])] == [ids["</s>"]] * 2
+        values = encoder.encode(f"</s>{encoder.protect(text)}</s>").tolist()
+        assert [value for value in values if value in (ids["</s>"], ids["<tool_call>"])] == [ids["</s>"]] * 2
 
 
 def test_a_tokenizer_that_cannot_be_renamed_encodes_by_character(tiny):
@@ -101,9 +101,9 @@ def test_a_tokenizer_that_cannot_be_renamed_encodes_by_character(tiny):
             return None if name == "backend_tokenizer" else getattr(tiny[1], name)
 
     encoder, end = TextEncoder(Slow()), tiny[1].eos_token_id
-    found = encoder.encode(encoder.protect("left <|end|> right") + "<|end|>")
-    assert np.flatnonzero(found == end).tolist() == [len(found) - 1]
-    assert tiny[1].decode(found) == "left <|end|> right<|end|>"
+    ids = encoder.encode(encoder.protect("left <|end|> right") + "<|end|>")
+    assert np.flatnonzero(ids == end).tolist() == [len(ids) - 1]
+    assert tiny[1].decode(ids) == "left <|end|> right<|end|>"
 
 
 def test_descriptions_of_tools_are_text(tiny):

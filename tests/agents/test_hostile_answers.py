@@ -280,17 +280,22 @@ def test_usage_cannot_lower_the_total():
 
 
 def test_every_request_is_recorded_before_it_is_sent():
-    changes, seen = [], []
+    changes, observed = [], []
 
     def script(number):
-        seen.append(len(changes))
+        observed.append(len(changes))
         return [reply(chat())] if number else [reply(b"slow down", "429 Too Many Requests")]
 
     with answering(script) as server:
         client = client_of(server)
         client.record = changes.append
         client.submit(ASK, 0.0, 5).result()
-    assert seen == [1, 3] and [(one.requests, one.unanswered) for one in changes] == [(1, 1), (0, -1), (1, 1), (0, -1)]
+    assert observed == [1, 3] and [(change.requests, change.unanswered) for change in changes] == [
+        (1, 1),
+        (0, -1),
+        (1, 1),
+        (0, -1),
+    ]
 
 
 @pytest.mark.parametrize(

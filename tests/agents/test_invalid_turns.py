@@ -80,17 +80,17 @@ def test_files_hold_the_reason_and_the_refusal(tiny, tmp_path):
     write_episodes(tmp_path / "e.jsonl", [episode])
     (record,) = read_episodes(tmp_path / "e.jsonl")
     rows = [(turn["valid"], turn.get("invalid"), turn.get("refusal")) for turn in record["turns"]]
-    seen = [turn.observation for turn in episode.turns] + [episode.end_observation]
+    observed = [turn.observation for turn in episode.turns] + [episode.end_observation]
     assert rows == [
         (True, None, None),
-        (False, "refused", seen[2]),
+        (False, "refused", observed[2]),
         (False, "not parsed", None),
-        (False, "refused", seen[4]),  # of the last turn: what the episode ended with
+        (False, "refused", observed[4]),  # of the last turn: what the episode ended with
     ]
     assert episode_record(episode_from_record(record)) == record
-    (shown,), _ = read_episode_file(tmp_path / "e.jsonl")
-    assert [turn.invalid for turn in shown.turns] == [None, "refused", "not parsed", "refused"]
-    assert shown.turns[1].refusal == seen[2]
+    (output,), _ = read_episode_file(tmp_path / "e.jsonl")
+    assert [turn.invalid for turn in output.turns] == [None, "refused", "not parsed", "refused"]
+    assert output.turns[1].refusal == observed[2]
 
 
 def test_a_long_refusal_is_cut():
@@ -117,5 +117,7 @@ def test_an_evaluation_reports_the_rate_of_cut_responses(tiny):
     assert result.cut_rate == 0.5 and result.summary()["cut_rate"] == 0.5
     assert EvalResult.from_json(result.to_json()) == result
     assert "50.0 % of the answers cut at 8 tokens" in " ".join(" ".join(result_lines(result)).split())
-    whole = EvalResult.from_episodes([play(tiny, "plain", "left")], EvaluatedTaskSet("w", "test", "h", 1), "m", 1.0)
-    assert "cut at" not in " ".join(result_lines(whole))
+    eval_result = EvalResult.from_episodes(
+        [play(tiny, "plain", "left")], EvaluatedTaskSet("w", "test", "h", 1), "m", 1.0
+    )
+    assert "cut at" not in " ".join(result_lines(eval_result))

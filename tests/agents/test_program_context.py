@@ -46,9 +46,9 @@ class Talk:
     def answer(self, asked, ids, stopped=True):
         turn = asked.read(Response(np.asarray(ids, np.int32), np.zeros(len(ids), np.float32), stopped))
         self.turns.append(turn)
-        said = Completion.of(turn.completion)
-        self.found.add_answer(said)
-        return said
+        completion = Completion.of(turn.completion)
+        self.found.add_answer(completion)
+        return completion
 
 
 @pytest.fixture
@@ -62,12 +62,12 @@ def test_text_that_encodes_in_another_way_keeps_its_sampled_tokens(talk):
     ids = [tokenizer.encode(letter, add_special_tokens=False)[0] for letter in "left"] + [tokenizer.eos_token_id]
     assert ids[:-1] != tokenizer.encode("left", add_special_tokens=False)
     first = talk.ask(user("one"))
-    said = talk.answer(first, ids)
-    assert said.content == "left" and said.finish == "stop" and list(said.usage) == [len(first.prompt_ids), 5]
-    second = talk.ask(user("one"), said.message, user("two"))
+    answer = talk.answer(first, ids)
+    assert answer.content == "left" and answer.finish == "stop" and list(answer.usage) == [len(first.prompt_ids), 5]
+    second = talk.ask(user("one"), answer.message, user("two"))
     row = [*first.prompt_ids, *ids]
     assert second.prompt_ids[: len(row)].tolist() == row
-    other = talk.ask({"role": "system", "content": "Sum up."}, user("one"), said.message, user("three"))
+    other = talk.ask({"role": "system", "content": "Sum up."}, user("one"), answer.message, user("three"))
     text = other.prompt_ids.tolist()
     assert any(text[i : i + 5] == ids for i in range(len(text))) and text[: len(row)] != row
 
@@ -75,36 +75,38 @@ def test_text_that_encodes_in_another_way_keeps_its_sampled_tokens(talk):
 def test_what_a_program_says_never_becomes_a_control_token(talk):
     ends = talk.context.tokenizer.all_special_ids
     plain, spelled = talk.ask(user("hello")), talk.ask(user(f"hello {talk.context.tokenizer.eos_token}"))
-    count = [sum(int(one) in ends for one in asked.prompt_ids) for asked in (plain, spelled)]
+    count = [sum(int(prompt_id) in ends for prompt_id in requests.prompt_ids) for requests in (plain, spelled)]
     assert count[0] == count[1]
 
 
 def test_a_response_is_cut_at_the_token_that_completes_a_stop_string(talk):
     tokenizer = talk.context.tokenizer
     ids = tokenizer.encode("On the table 1, you see a mug 1", add_special_tokens=False)
-    said = talk.answer(talk.ask(user("look"), stop=["see", "ble 1,"]), ids, stopped=False)
-    assert said.content == "On the ta" and said.finish == "stop"
+    answer = talk.answer(talk.ask(user("look"), stop=["see", "ble 1,"]), ids, stopped=False)
+    assert answer.content == "On the ta" and answer.finish == "stop"
     turn = talk.turns[0]
     assert "ble 1," in tokenizer.decode(turn.response_ids) and "ble 1," not in tokenizer.decode(turn.response_ids[:-1])
     assert turn.response_ids.tolist() == ids[: len(turn.logprobs)]
-    again = talk.ask(user("look"), said.message, user("on"))
+    again = talk.ask(user("look"), answer.message, user("on"))
     row = [*turn.prompt_ids, *turn.response_ids]
     assert again.prompt_ids[: len(row)].tolist() == row
 
 
 def test_limits_and_log_probabilities_are_the_requests(talk):
-    asked = talk.ask(user("look"), max_tokens=9, max_completion_tokens=3, logprobs=True)
-    assert asked.max_tokens == 3
-    said = talk.answer(asked, talk.context.tokenizer.encode("left", add_special_tokens=False), stopped=False)
-    assert said.finish == "length" and "".join(text for text, _ in said.logprobs) == "left" and talk.turns[0].cut
+    answer = talk.ask(user("look"), max_tokens=9, max_completion_tokens=3, logprobs=True)
+    assert answer.max_tokens == 3
+    messages = talk.answer(answer, talk.context.tokenizer.encode("left", add_special_tokens=False), stopped=False)
+    assert (
+        messages.finish == "length" and "".join(text for text, _ in messages.logprobs) == "left" and talk.turns[0].cut
+    )
 
 
 def test_token_ids_are_listed_only_for_a_reward_function_that_names_them(talk):
     for token_ids in (False, True):
         talk.found.token_ids = token_ids
-        asked = talk.ask(user("look"))
-        assert asked.prompt_ids is not None
-        answered = talk.answer(asked, tokens(talk.context.tokenizer, "left"))
+        answer = talk.ask(user("look"))
+        assert answer.prompt_ids is not None
+        answered = talk.answer(answer, tokens(talk.context.tokenizer, "left"))
         ids = talk.turns[-1].response_ids.tolist()
         assert answered.ids == (ids if token_ids else ())
     assert talk.found.transcript[-1]["ids"] == ids
@@ -117,9 +119,9 @@ def test_tools_and_calls_go_through_the_models_template(small, family):  # noqa:
     first = talk.ask(user("How much?"), tools=[TOOL])
     assert "price" in tokenizer.decode(first.prompt_ids)
     raw = talk.context.call_format.write([ToolCall("price", {"item": "lamp"})])
-    said = talk.answer(first, tokens(tokenizer, raw + tokenizer.eos_token))
-    assert said.finish == "tool_calls" and said.content == ""
-    (call,) = said.calls
+    answer = talk.answer(first, tokens(tokenizer, raw + tokenizer.eos_token))
+    assert answer.finish == "tool_calls" and answer.content == ""
+    (call,) = answer.calls
     assert call["function"] == {"name": "price", "arguments": {"item": "lamp"}} and len(call["id"]) == 9
     sent = {**call, "function": {"name": "price", "arguments": json.dumps({"item": "lamp"})}}
     back = [
@@ -207,16 +209,16 @@ def test_ids_of_calls_become_those_that_a_template_wants(small, ids):  # noqa: F
     results = [{"role": "tool", "content": "5", "tool_call_id": name} for name in ids]
     messages = [user("How much?"), {"role": "assistant", "tool_calls": calls}, *results]
     context = ProgramContext(dressed(small[1], "mistral"), find_prompt("plain"))
-    shown = [Talk(context).ask(*messages, tools=[TOOL]) for _ in range(2)]
-    assert shown[0].prompt_ids.tolist() == shown[1].prompt_ids.tolist()
-    text = context.tokenizer.decode(shown[0].prompt_ids)
-    found = re.findall(r'"(?:id|call_id)": "(\w{9})"', text)
-    assert found == [nine_characters(name) for name in ids] * 2
+    output = [Talk(context).ask(*messages, tools=[TOOL]) for _ in range(2)]
+    assert output[0].prompt_ids.tolist() == output[1].prompt_ids.tolist()
+    text = context.tokenizer.decode(output[0].prompt_ids)
+    matches = re.findall(r'"(?:id|call_id)": "(\w{9})"', text)
+    assert matches == [nine_characters(name) for name in ids] * 2
 
 
 def test_the_stop_string_that_ended_a_response_is_named(talk):
     tokenizer = talk.context.tokenizer
     ids = tokenizer.encode("On the table 1, you see a mug 1", add_special_tokens=False)
-    said = talk.answer(talk.ask(user("look"), stop=["see", "ble 1,"]), ids, stopped=False)
-    assert (said.stop, said.finish) == ("ble 1,", "stop")
+    answer = talk.answer(talk.ask(user("look"), stop=["see", "ble 1,"]), ids, stopped=False)
+    assert (answer.stop, answer.finish) == ("ble 1,", "stop")
     assert talk.answer(talk.ask(user("look"), stop=["nothing"]), ids, stopped=False).stop == ""

@@ -27,43 +27,43 @@ def written(name, instructions, actions):
     """Everything that a prompt writes, by what it is."""
     prompt = find_prompt(name)
     key = f"{name}|{instructions}|{'a' if actions else ''}"
-    found = {f"{key}|first": prompt.first_text(instructions, SEEN[0], actions)}
-    found[f"{key}|turn"] = prompt.turn_text(instructions, TURNS[:1], SEEN[1], actions)
+    results = {f"{key}|first": prompt.first_text(instructions, SEEN[0], actions)}
+    results[f"{key}|turn"] = prompt.turn_text(instructions, TURNS[:1], SEEN[1], actions)
     for width in (0, 1, 3, 5):
         for done in (0, 1, 3):
             text = prompt.window_text(instructions, TURNS[:done], SEEN[done], actions, width)
-            found[f"{key}|window{width},{done}"] = text
-    return found
+            results[f"{key}|window{width},{done}"] = text
+    return results
 
 
 def digest_of(*names):
     """How many texts the prompts write, and their digest."""
-    found = {}
+    results = {}
     for name in names:
         for instructions in ("", "Walk {a}."):
             for actions in ((), ("left", "right {0}")):
-                found |= written(name, instructions, actions)
-    return found, hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+                results |= written(name, instructions, actions)
+    return results, hashlib.sha256(json.dumps(results, sort_keys=True).encode()).hexdigest()
 
 
 def test_plain_writes_the_same_bytes_as_ever():
     """The shipped models were trained with it: recorded results stay comparable."""
-    found, digest = digest_of("plain")
-    assert len(found) == 56
+    results, digest = digest_of("plain")
+    assert len(results) == 56
     assert digest == "3c92843108d0a32fe5568133bb1a2416a4b1ab5832b8bcfca5be5dfd0c5dbc8b"
 
 
 def test_the_other_prompts_change_only_on_purpose():
-    found, digest = digest_of("plain", "tags", "whole", "tools", "action")
-    assert found["tags|Walk {a}.|a|first"] == (
+    results, digest = digest_of("plain", "tags", "whole", "tools", "action")
+    assert results["tags|Walk {a}.|a|first"] == (
         f"Walk {{a}}.\n\nYou stand at 3.\nGo to door 1.\nAdmissible actions: left, right {{0}}.\n\n{ASK}"
     )
-    assert found["tools|Walk {a}.||window1,3"] == (
+    assert results["tools|Walk {a}.||window1,3"] == (
         "Walk {a}.\n\nYou stand at 3.\nGo to door 1.\n\nThe latest observations and calls, of 3:\n"
         "Nothing\n\nhappens.\n> query: a\nb\nYou stand at 1."
     )
-    assert found["tags|Walk {a}.||window1,0"] == found["tags|Walk {a}.||first"]
-    assert found["tags|Walk {a}.||window1,1"] == (
+    assert results["tags|Walk {a}.||window1,0"] == results["tags|Walk {a}.||first"]
+    assert results["tags|Walk {a}.||window1,1"] == (
         "Walk {a}.\n\nActions so far: 1. The latest observations and actions:\nYou stand at 3.\nGo to door 1.\n"
         f"> left\n\nNow you see:\n  {{x}} spaced \n\n\n{ASK}"
     )
@@ -91,16 +91,16 @@ def episode_of(name, kwargs):
     env = make_with_expert(name, kwargs)
     try:
         observation, info = env.reset(seed=0, options={"task": env.tasks(env.splits[0]).ids[0]})
-        turns, shown = [], [(observation, info.get("admissible_actions") or ())]
+        turns, output = [], [(observation, info.get("admissible_actions") or ())]
         for number in range(PREVIEWED - 1):
             # An invalid action keeps the episode alive, and is a case of its own.
             action = info.get("expert_action") if number == 1 else "nonsense"
             turns.append(Turn(observation, action or "", action or ""))
             observation, _, terminated, truncated, info = env.step(action or "")
-            shown.append((observation, info.get("admissible_actions") or ()))
+            output.append((observation, info.get("admissible_actions") or ()))
             if terminated or truncated:
                 break
-        return str(env.instructions), turns, shown
+        return str(env.instructions), turns, output
     finally:
         env.close()
 
@@ -118,12 +118,12 @@ def empty_section(text, observations=()):
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_no_prompt_has_an_empty_section_in_any_environment(name, tmp_path, monkeypatch):
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
-    instructions, turns, shown = episode_of(name, ENVIRONMENTS[name])
-    observations = [observation for observation, _ in shown]
+    instructions, turns, output = episode_of(name, ENVIRONMENTS[name])
+    observations = [observation for observation, _ in output]
     has_blank_lines = any("\n\n\n" in text or text.endswith("\n") for text in observations)
     for label in shipped_prompts():
         prompt = find_prompt(label)
-        for done, (observation, actions) in enumerate(shown):
+        for done, (observation, actions) in enumerate(output):
             for listed in ((), actions):
                 texts = [
                     prompt.window_text(instructions, turns[:done], observation, listed, width) for width in range(4)
@@ -205,6 +205,6 @@ def test_a_run_records_the_content_and_needs_no_file(tmp_path, tiny):
     again = parse(parse_yaml(dump(settings)), "config.yaml")
     assert again == settings and again.context.prompt.kind == "tag"
     changed = load("alfworld-quickstart", [f"context.prompt={path}"])
-    labels = [make_context(tiny[1], None, **dict(one.context)).conditions["prompt"] for one in (again, changed)]
+    labels = [make_context(tiny[1], None, **dict(item.context)).conditions["prompt"] for item in (again, changed)]
     assert labels[0] != labels[1] and all(label.startswith("mine ") for label in labels)
     assert changed.context.prompt.turn == Prompt.model_fields["turn"].default

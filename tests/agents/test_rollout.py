@@ -118,8 +118,8 @@ class Saying:
         self.words, self.forgotten = words, []
 
     def decide(self, states):
-        said = [self.words[min(len(state.episode.turns), len(self.words) - 1)] for state in states]
-        return [Turn.of(word, word) for word in said]
+        messages = [self.words[min(len(state.episode.turns), len(self.words) - 1)] for state in states]
+        return [Turn.of(word, word) for word in messages]
 
     def forget(self, slot):
         self.forgotten.append(slot)
@@ -186,8 +186,8 @@ def test_half_of_the_mistakes_are_mixed_actions():
     admissible = ["go to desk 1", "open drawer 3"]
     info = {"expert_action": "take mug 1 from shelf 2", "admissible_actions": admissible}
     states = [EpisodeState(slot, Episode(task="", seed=slot), info=info) for slot in range(400)]
-    said = [turn.action for turn in ExpertAgent(noise=1.0).decide(states)]
-    slips = [action for action in said if action not in admissible]
+    messages = [turn.action for turn in ExpertAgent(noise=1.0).decide(states)]
+    slips = [action for action in messages if action not in admissible]
     assert 120 < len(slips) < 280 and all(action.startswith("take") for action in slips)
     assert "take to desk 1" in slips and "take mug 1" in slips
 
@@ -214,8 +214,8 @@ class Uneven:
 
     def collect(self, timeout):
         time.sleep(0.01)
-        self.thinking = {slot: left - 1 for slot, left in self.thinking.items()}
-        done = [slot for slot, left in self.thinking.items() if not left]
+        self.thinking = {slot: remaining - 1 for slot, remaining in self.thinking.items()}
+        done = [slot for slot, remaining in self.thinking.items() if not remaining]
         self.answered += done
         for slot in done:
             del self.thinking[slot]

@@ -21,14 +21,14 @@ def test_a_response_ends_with_the_token_that_completes_the_string(tiny):
     engine = TransformersEngine(model, tokenizer)
     prompt_ids = tokenizer.encode("You stand at 12.", return_tensors="np")[0].astype(np.int32)
     free = [Request(session, prompt_ids, seed=session, max_tokens=30) for session in range(8)]
-    whole = engine.generate(free, Sampling())
-    texts = [tokenizer.decode(response.ids) for response in whole]
+    responses = engine.generate(free, Sampling())
+    texts = [tokenizer.decode(response.ids) for response in responses]
     stops = [(re.findall(r"[a-z]{2}", text) or ["nothing like it"])[-1] for text in texts]
     assert sum(stop in text for stop, text in zip(stops, texts, strict=True)) > 4
-    asked = [
-        Request(one.session, prompt_ids, one.seed, None, 30, (stop,)) for one, stop in zip(free, stops, strict=True)
+    requests = [
+        Request(item.session, prompt_ids, item.seed, None, 30, (stop,)) for item, stop in zip(free, stops, strict=True)
     ]
-    for response, full, stop in zip(engine.generate(asked, Sampling()), whole, stops, strict=True):
+    for response, full, stop in zip(engine.generate(requests, Sampling()), responses, stops, strict=True):
         length = len(response.ids)
         assert response.ids.tolist() == full.ids[:length].tolist()
         assert stop not in tokenizer.decode(response.ids[:-1])
@@ -42,9 +42,9 @@ def test_the_agent_passes_them_and_the_next_prompt_adds_the_end(tiny):
     agent = LanguageAgent(TransformersEngine(model, tokenizer), context, Sampling(max_tokens=5))
     request = agent._prepare(EpisodeState(0, Episode("t", seed=1), "You stand at 1."))
     assert request.stop == ("</action>",)
-    said = context.response("<action>left</action>")
-    assert tokenizer.decode(said) == "<action>left</action>"
-    turn = replace(context.turn(said), prompt_ids=request.prompt_ids, response_ids=said)
+    response = context.response("<action>left</action>")
+    assert tokenizer.decode(response) == "<action>left</action>"
+    turn = replace(context.turn(response), prompt_ids=request.prompt_ids, response_ids=response)
     assert "left</action><|end|><|user|>This is step 2." in tokenizer.decode(context.prompt([turn], "You stand at 2."))
 
 
@@ -66,4 +66,4 @@ def test_a_server_gets_them_and_a_tag_that_it_leaves_open_is_closed():
     with serving(style="<think>to <action>up</action></think><action>{}") as server:
         _, (episode,) = play(server, 1, chat=ChatSettings(find_prompt("think-act")))
     assert episode.success and server.requests[0]["stop"] == ["</action>"]
-    assert [one["role"] for one in server.requests[0]["messages"]] == ["system", "user", "assistant", "user"]
+    assert [message["role"] for message in server.requests[0]["messages"]] == ["system", "user", "assistant", "user"]

@@ -25,13 +25,13 @@ def family(request):
 
 @pytest.fixture
 def tokenizer(tiny, family):
-    _, made = tiny
-    made.add_special_tokens({"additional_special_tokens": list(family.special)})
-    made.eos_token = family.end
+    _, result = tiny
+    result.add_special_tokens({"additional_special_tokens": list(family.special)})
+    result.eos_token = family.end
     if family.bos:
-        made.bos_token = family.bos
-    made.chat_template = family.template
-    return made
+        result.bos_token = family.bos
+    result.chat_template = family.template
+    return result
 
 
 def context_of(tokenizer, family, system):
@@ -42,13 +42,13 @@ def context_of(tokenizer, family, system):
 def conversation(context, family, thinking, cut=()):
     """Turns of an engine; those in ``cut`` have no end token."""
     turns = []
-    for number, (seen, said) in enumerate(zip(SEEN, SAID, strict=False)):
-        prompt_ids = context.prompt(turns, seen)
-        text = answer(family, said, thinking) + family.end
+    for number, (observed, messages) in enumerate(zip(SEEN, SAID, strict=False)):
+        prompt_ids = context.prompt(turns, observed)
+        text = answer(family, messages, thinking) + family.end
         response_ids = np.asarray(context.tokenizer.encode(text, add_special_tokens=False), np.int32)
         if number in cut:
             response_ids = response_ids[:-1]
-        turns.append(Turn(seen, said, said, prompt_ids=prompt_ids, response_ids=response_ids))
+        turns.append(Turn(observed, messages, messages, prompt_ids=prompt_ids, response_ids=response_ids))
     return turns
 
 
@@ -88,28 +88,30 @@ def test_prompts_extend_what_was_read_and_written_and_are_what_the_template_rend
     for before, after in pairwise([*turns, last]):
         row = np.concatenate([before.prompt_ids, kept(tokenizer, family, before.response_ids)])
         assert after.prompt_ids[: len(row)].tolist() == row.tolist()
-    told = kept(tokenizer, family, turns[-1].response_ids)
-    new = tokenizer.decode(last.prompt_ids[len(turns[-1].prompt_ids) + len(told) :])
+    reported = kept(tokenizer, family, turns[-1].response_ids)
+    new = tokenizer.decode(last.prompt_ids[len(turns[-1].prompt_ids) + len(reported) :])
     assert new.count(SEEN[3]) == 1 and SYSTEM not in new and tokenizer.decode(last.prompt_ids).count(SYSTEM) == system
 
     text = tokenizer.decode(last.prompt_ids)
     if family.strips:  # thoughts stay in the prompt, since what was written is what is trained on
-        assert not thinking or all(answer(family, said, thinking) in text for said in SAID)
+        assert not thinking or all(answer(family, messages, thinking) in text for messages in SAID)
     chat = [{"role": "user", "content": SEEN[0]}]
-    for said, seen in zip(SAID, SEEN[1:], strict=True):
-        whole = answer(family, said, thinking)
+    for messages, observed in zip(SAID, SEEN[1:], strict=True):
+        full = answer(family, messages, thinking)
         if family.strips:
-            text = text.replace(whole, said)
-        asked = rendered(tokenizer, context, [{"role": "user", "content": "?"}])
+            text = text.replace(full, messages)
+        requests = rendered(tokenizer, context, [{"role": "user", "content": "?"}])
         if family.name in ("DeepSeek-R1", "Qwen3 without thinking"):  # their prompts open, or close, the thought
-            opened = "<think>" + asked.rpartition("<think>")[2]
-            text = text.replace(opened + said, said)
-        content = said if family.strips else whole.removeprefix(" ") if family.name == "Mistral 7B" else whole
-        chat += [{"role": "assistant", "content": content}, {"role": "user", "content": seen}]
+            opened = "<think>" + requests.rpartition("<think>")[2]
+            text = text.replace(opened + messages, messages)
+        content = messages if family.strips else full.removeprefix(" ") if family.name == "Mistral 7B" else full
+        chat += [{"role": "assistant", "content": content}, {"role": "user", "content": observed}]
     if family.name == "gpt-oss":  # its template writes the channel of what it strips
         text = text.replace("assistantleft", "assistant<|channel|>final<|message|>left")
-        for said in SAID:
-            text = text.replace(f"<|start|>assistant{said}", f"<|start|>assistant<|channel|>final<|message|>{said}")
+        for messages in SAID:
+            text = text.replace(
+                f"<|start|>assistant{messages}", f"<|start|>assistant<|channel|>final<|message|>{messages}"
+            )
     if system and family.system == "kept":
         chat = [{"role": "system", "content": SYSTEM}, *chat]
     elif system:  # the first words of all, which a template that puts them last would have moved with every turn

@@ -38,12 +38,12 @@ class Conversation:
     def ask(self, *messages):
         self.messages += messages
         request = ChatRequest.of({"messages": self.messages})
-        shown = self.conversations.add_request(
+        add_request = self.conversations.add_request(
             request,
             self.context.complete(request.conversation),
             self.context.tools_for(request.conversation, request.functions),
         )
-        self.asked = self.context.ask(self.turns, "", {"request": shown})
+        self.asked = self.context.ask(self.turns, "", {"request": add_request})
         return self.asked.prompt_ids
 
     def answer(self, ids):
@@ -80,9 +80,9 @@ def test_a_client_gets_the_prompts_of_training(tiny, family, prompt, history):
     prompts, responses = prompts_of_training(context, ["<action>ring bell</action>", "<action>go</action>"])
     client = Conversation(ServedContext(tokenizer, context))
     for observation, expected, ids in zip(OBSERVATIONS, prompts, [*responses, None], strict=True):
-        shown = client.ask({"role": "user", "content": observation})
-        assert tokenizer.decode(shown) == tokenizer.decode(expected)
-        assert shown.tolist() == expected.tolist()
+        answer = client.ask({"role": "user", "content": observation})
+        assert tokenizer.decode(answer) == tokenizer.decode(expected)
+        assert answer.tolist() == expected.tolist()
         assert client.asked.stop == context.stop
         if ids is not None:
             client.answer(ids)
@@ -102,8 +102,8 @@ def test_a_client_gets_the_tools_of_training_unless_it_words_the_prompt(tiny):
     assert answered["function"] == {"name": "price", "arguments": {"item": "bell"}}
     turn = context.turn(context.response(call)).with_observation(OBSERVATIONS[0], None).with_answer("5")
     turn = turn._with(prompt_ids=context.prompt([], OBSERVATIONS[0]), response_ids=context.response(call))
-    shown = client.ask({"role": "tool", "content": "5", "tool_call_id": answered["id"]})
-    assert shown.tolist() == context.prompt([turn], "5").tolist()
+    answer = client.ask({"role": "tool", "content": "5", "tool_call_id": answered["id"]})
+    assert answer.tolist() == context.prompt([turn], "5").tolist()
     system = {"role": "system", "content": "You sell things."}
     as_sent = Conversation(served)
     text = tokenizer.decode(as_sent.ask(system, question))
@@ -141,8 +141,8 @@ def test_another_server_renders_the_prompt_of_training(tiny, prompt):
     answers = ["<action>ring bell</action>", "<action>go</action>"]
     prompts, _ = prompts_of_training(context, answers)
     for count, expected in enumerate(prompts):
-        shown = rendered(tokenizer, template or tokenizer.chat_template, conversation(*answers[:count]))
-        assert shown == tokenizer.decode(expected)
+        output = rendered(tokenizer, template or tokenizer.chat_template, conversation(*answers[:count]))
+        assert output == tokenizer.decode(expected)
 
 
 def test_the_template_has_system_message_examples_tools_and_variables(tiny):
@@ -156,8 +156,10 @@ def test_the_template_has_system_message_examples_tools_and_variables(tiny):
     (question,) = conversation()
     assert rendered(tokenizer, template, [question]) == expected
     assert not rendered(tokenizer, template, [question], loud=False).endswith("!")
-    own = [{"role": "system", "content": "You sell."}, question]
-    assert rendered(tokenizer, template, own) == rendered(tokenizer, tokenizer.chat_template, own, loud=True)
+    reference = [{"role": "system", "content": "You sell."}, question]
+    assert rendered(tokenizer, template, reference) == rendered(
+        tokenizer, tokenizer.chat_template, reference, loud=True
+    )
     tokenizer.chat_template = template
     again = trained_context(tokenizer, prompt_of(values, "mine"), template={"loud": True}, tools=[PRICE])
     assert tokenizer.decode(again.prompt([], OBSERVATIONS[0])) == expected, "gagpo adds the prompt once"

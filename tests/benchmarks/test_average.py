@@ -23,16 +23,16 @@ def folders(tmp_path):
 
 
 def test_every_weight_is_the_mean(folders, tmp_path):
-    made = average(folders, tmp_path / "mean")
-    weights = [load_model(folder).state_dict() for folder in (*folders, str(made))]
+    result = average(folders, tmp_path / "mean")
+    weights = [load_model(folder).state_dict() for folder in (*folders, str(result))]
     for name, value in weights[3].items():
-        torch.testing.assert_close(value, sum(one[name] for one in weights[:3]) / 3)
-    assert load_tokenizer(str(made)).get_vocab() == load_tokenizer(folders[0]).get_vocab()
+        torch.testing.assert_close(value, sum(weight[name] for weight in weights[:3]) / 3)
+    assert load_tokenizer(str(result)).get_vocab() == load_tokenizer(folders[0]).get_vocab()
 
 
 def test_the_mean_of_a_model_with_itself_is_the_model(folders, tmp_path):
-    made = average([folders[0]] * 2, tmp_path / "mean")
-    before, after = load_model(folders[0]).state_dict(), load_model(str(made)).state_dict()
+    result = average([folders[0]] * 2, tmp_path / "mean")
+    before, after = load_model(folders[0]).state_dict(), load_model(str(result)).state_dict()
     assert all(bool((before[name] == after[name]).all()) for name in before)
 
 
@@ -74,8 +74,8 @@ def test_adapters_on_different_bases_or_of_different_scales_have_no_mean(folders
 def test_what_has_no_mean_is_refused_by_name(folders, tmp_path):
     save_folder(*build(replace(SHAPE, width=32), TEXTS, 1), tmp_path / "wide")
     save_folder(*build(SHAPE, ["up and down"], 1), tmp_path / "tongue")
-    for other, words in (("wide", "other weights"), ("tongue", "tokenizer|weights")):
-        with pytest.raises(ValueError, match=f"{other} has .*{words}"):
+    for other, tokens in (("wide", "other weights"), ("tongue", "tokenizer|weights")):
+        with pytest.raises(ValueError, match=f"{other} has .*{tokens}"):
             average([folders[0], str(tmp_path / other)], tmp_path / "mean")
     with pytest.raises(ValueError, match="needs two"):
         average(folders[:1], tmp_path / "mean")

@@ -28,7 +28,7 @@ def test_failures_and_missing_time_are_results():
     report.run("SFT", lambda seconds: "fine")
     report.deadline = time.monotonic()
     report.run("LoRA", lambda seconds: "never")
-    assert [(one.verdict, one.text) for one in report.results] == [
+    assert [(result.verdict, result.text) for result in report.results] == [
         ("failed", "the doctor found something"),
         ("ok", "fine"),
         ("skipped", "no time left"),
@@ -52,6 +52,6 @@ def test_sections_are_added_on_top(tmp_path):
 
 
 def test_without_a_gpu_the_script_says_so(tmp_path):
-    words = [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path / "gpu.md")]
-    result = subprocess.run(words, capture_output=True, text=True, cwd=gpu.ROOT, timeout=300)
+    tokens = [sys.executable, "-m", "benchmarks.gpu", "--out", str(tmp_path / "gpu.md")]
+    result = subprocess.run(tokens, capture_output=True, text=True, cwd=gpu.ROOT, timeout=300)
     assert result.returncode == 2 and "--dry" in result.stderr and not (tmp_path / "gpu.md").exists()

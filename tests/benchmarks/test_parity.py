@@ -67,12 +67,12 @@ def test_a_game_beyond_households_says_the_same(tmp_path, monkeypatch):
     wins = 0
     for _ in range(6):
         before, command = None, ""
-        one, two = (engine.reset(path) for engine in engines)
+        item, two = (engine.reset(path) for engine in engines)
         for _ in range(120):
-            assert differences(one, two) == {} == keys.difference(before, command, one, two)
-            wins += one.won
-            before, command = one, rng.choice(two.admissible_commands)
-            one, two = (engine.step(command) for engine in engines)
+            assert differences(item, two) == {} == keys.difference(before, command, item, two)
+            wins += item.won
+            before, command = item, rng.choice(two.admissible_commands)
+            item, two = (engine.step(command) for engine in engines)
     assert wins > 0
 
 
@@ -89,7 +89,7 @@ def test_a_difference_is_found_and_reported_with_all_that_repeats_it(tmp_path, m
 
 
 def test_an_interrupted_comparison_goes_on_from_its_journal(tmp_path, monkeypatch):
-    games = [game_file(tmp_path, "small", kind) for kind in TASK_TYPES[:2]]
+    games = [game_file(tmp_path, "small", type_name) for type_name in TASK_TYPES[:2]]
     journal = tmp_path / "journal.jsonl"
     report = parity(games, steps=40, steps_per_game=20, journal=journal)
     assert (report["steps"], report["games"], report["mismatches"]) == (40, 2, 0)
@@ -103,7 +103,7 @@ def test_an_interrupted_comparison_goes_on_from_its_journal(tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_processes_share_the_work(tmp_path):
-    games = [game_file(tmp_path, "small", kind) for kind in TASK_TYPES]
+    games = [game_file(tmp_path, "small", type_name) for type_name in TASK_TYPES]
     report = parity(games, steps=6 * 60, steps_per_game=60, processes=2)
     assert (report["steps"], report["games"], report["mismatches"]) == (360, 6, 0)
 

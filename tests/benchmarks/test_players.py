@@ -37,42 +37,42 @@ class Learner:
 
 def play(agent, slot, valid, turns=200):
     episode = Episode("t", seed=slot)
-    who = ""
+    name = ""
     for number in range(turns):
         state = EpisodeState(slot, episode, "seen", {"expert_action": "yours", "admissible_actions": ["x"]})
         (turn,) = agent.decide([state])
         assert turn.trainable == (turn.action == "yours")
-        who += "L" if turn.action == "mine" else "E"
+        name += "L" if turn.action == "mine" else "E"
         fine = valid(number) or turn.action == "yours"
         episode.turns.append(
             Turn("seen", turn.response, turn.action, invalid="" if fine else "refused", trainable=turn.trainable)
         )
-    return who
+    return name
 
 
 def test_the_learner_begins_and_the_expert_takes_over_after_every_failure():
-    who = play(CorrectedAgent(Learner(), takeover=0.0, refused=1.0), 1, valid=lambda number: False)
-    assert who.startswith("LE") and "LL" not in who
-    assert {len(run) for run in who.split("L") if run} == {1, 2, 3, 4}
+    name = play(CorrectedAgent(Learner(), takeover=0.0, refused=1.0), 1, valid=lambda number: False)
+    assert name.startswith("LE") and "LL" not in name
+    assert {len(run) for run in name.split("L") if run} == {1, 2, 3, 4}
 
 
 def test_some_failures_are_followed_by_others_whose_way_out_is_shown_too():
     """An expert that came at once would never be met in the third repetition of what was refused."""
-    who = "".join(play(CorrectedAgent(Learner()), slot, valid=lambda number: False) for slot in range(9))
-    runs = [len(run) for run in who.split("E") if run]
+    name = "".join(play(CorrectedAgent(Learner()), slot, valid=lambda number: False) for slot in range(9))
+    runs = [len(run) for run in name.split("E") if run]
     assert {1, 2, 3, 4, 5} <= set(runs) and 2.3 < np.mean(runs) < 3.5  # 1 / 0.35
 
 
 def test_without_failures_it_takes_over_as_often_as_asked():
     assert set(play(CorrectedAgent(Learner(), takeover=0.0), 1, valid=lambda number: True)) == {"L"}
-    who = "".join(play(CorrectedAgent(Learner(), takeover=0.25), slot, valid=lambda number: True) for slot in range(9))
-    begun = who.count("LE")
-    assert 0.19 < begun / who.count("L") < 0.31
+    name = "".join(play(CorrectedAgent(Learner(), takeover=0.25), slot, valid=lambda number: True) for slot in range(9))
+    begun = name.count("LE")
+    assert 0.19 < begun / name.count("L") < 0.31
 
 
 def test_it_takes_over_after_a_move_that_the_learner_made_before():
-    who = play(CorrectedAgent(Learner(), takeover=0.0, repeated=1.0), 1, valid=lambda number: True)
-    assert who.startswith("LLE") and "LL" not in who[1:]
+    name = play(CorrectedAgent(Learner(), takeover=0.0, repeated=1.0), 1, valid=lambda number: True)
+    assert name.startswith("LLE") and "LL" not in name[1:]
 
 
 def test_the_experts_moves_carry_the_tokens_that_later_prompts_are_built_on():
@@ -106,11 +106,11 @@ def decisions(agent, valid, count=600):
 
 
 def test_only_moves_without_effect_are_followed_by_more_slips():
-    assert all(one.trainable for one in decisions(StubbornExpert(stubborn=0.5), valid=True))
-    stray = [one for one in decisions(StubbornExpert(stubborn=0.5), valid=False) if not one.trainable]
+    assert all(decision.trainable for decision in decisions(StubbornExpert(stubborn=0.5), valid=True))
+    stray = [decision for decision in decisions(StubbornExpert(stubborn=0.5), valid=False) if not decision.trainable]
     assert 0.42 < len(stray) / 600 < 0.58
-    said = {one.action for one in stray}
-    assert "go to bed 9" in said and "take mug 7 from shelf 1" in said and len(said) > 10
+    messages = {decision.action for decision in stray}
+    assert "go to bed 9" in messages and "take mug 7 from shelf 1" in messages and len(messages) > 10
 
 
 @pytest.mark.parametrize("make", [lambda: CorrectedAgent(Learner(), takeover=2), lambda: StubbornExpert(stubborn=2)])

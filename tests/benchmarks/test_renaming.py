@@ -61,8 +61,8 @@ def test_no_two_things_get_one_name_and_tools_keep_theirs(demonstrations):
 def test_the_task_names_what_is_to_be_found(demonstrations):
     for episode in demonstrations:
         other = renamed(episode, np.random.default_rng(5))
-        taken = next(turn.action.split()[1] for turn in other.turns if turn.action.startswith("take"))
-        assert re.search(rf"\b{taken}\b", other.turns[0].observation.split("Your task is to: ")[1])
+        chosen = next(turn.action.split()[1] for turn in other.turns if turn.action.startswith("take"))
+        assert re.search(rf"\b{chosen}\b", other.turns[0].observation.split("Your task is to: ")[1])
 
 
 def test_numbers_of_a_list_stay_in_order(demonstrations):

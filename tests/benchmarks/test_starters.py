@@ -25,8 +25,8 @@ RECIPES = {
 def test_every_recipe_can_be_read():
     paths = [path for path in FOLDER.glob("*.yaml") if path.stem != "recipes"]
     assert paths and all(load(path) for path in paths)
-    known = recipes.read_mapping(FOLDER / "recipes.yaml")
-    assert all(load_recipe(FOLDER / f"{name}.yaml").extras for name in known)
+    mapping = recipes.read_mapping(FOLDER / "recipes.yaml")
+    assert all(load_recipe(FOLDER / f"{name}.yaml").extras for name in mapping)
 
 
 def test_things_are_renamed_only_where_the_task_names_them(monkeypatch, tmp_path):
@@ -54,8 +54,8 @@ def test_a_learner_is_corrected_and_stray_moves_can_be_skipped(corridor, warm_mo
     settings = load(corridor(context={"history": "full"}), [f"sft.base_model={warm_model}", f"model={tmp_path / 'm'}"])
     recipe = Recipe(settings, Extras(corrected=1.0, read_strays=False))
     start(recipe, tmp_path / "work", quiet=True)
-    kinds = np.concatenate([row.kind_L[1:] for row in stored_rows(tmp_path / "work" / "rows.npz")])
-    assert {RESPONSE, SKIPPED} < set(kinds.tolist())
+    type_names = np.concatenate([row.kind_L[1:] for row in stored_rows(tmp_path / "work" / "rows.npz")])
+    assert {RESPONSE, SKIPPED} < set(type_names.tolist())
     assert (make(recipe, quiet=True) / "config.json").is_file()
 
 
@@ -88,8 +88,8 @@ def test_how_often_the_expert_takes_over_is_set(corridor, warm_model, takeover, 
     settings = load(corridor(context={"history": "full"}), [f"sft.base_model={warm_model}"])
     recipe = Recipe(settings, Extras(corrected=1.0, takeover=takeover, takeover_refused=refused))
     pairs = [pair for episode in played(recipe, True) for pair in pairwise(episode.turns) if not pair[0].trainable]
-    taken = {valid: {turn.trainable for before, turn in pairs if before.valid == valid} for valid in (True, False)}
-    assert taken[True] == {takeover == 1} and taken[False] == {refused == 1}
+    chosen = {valid: {turn.trainable for before, turn in pairs if before.valid == valid} for valid in (True, False)}
+    assert chosen[True] == {takeover == 1} and chosen[False] == {refused == 1}
 
 
 def test_a_corrected_learner_reads_its_chat_template_with_the_variables_of_the_context(corridor, warm_model):
@@ -119,8 +119,8 @@ def test_what_is_too_large_is_not_shipped(corridor, warm_model, tmp_path, monkey
 def test_the_lexicon_names_everything_that_a_room_can_hold():
     text = "\n".join(lexicon())
     for room in ROOMS.values():
-        for kind in (*room.ranges, *room.objects("full"), *room.lamps):
-            assert f" {kind.lower()} 12" in text
+        for type_name in (*room.ranges, *room.objects("full"), *room.lamps):
+            assert f" {type_name.lower()} 12" in text
     for name in ("cabinet 50", "drawer 50", "houseplant 1", "teddybear 3", "paintinghanger 1"):
         assert f" {name}" in text
 
@@ -134,14 +134,14 @@ def test_a_recipe_begins_with_the_recorded_losses(recipe, tmp_path, monkeypatch)
     losses of the two differ by 7 %. A recipe whose data, model or rate has changed differs from the first steps on.
     """
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
-    told = RECIPES[recipe]
-    found = np.array(first_losses(FOLDER / recipe, told["overrides"], tmp_path / "model"))
-    known = np.array(told["losses"])
-    assert len(found) == len(known) >= 50 and len(known) % 10 == 0
-    off = np.abs(found / known - 1)
+    reported = RECIPES[recipe]
+    results = np.array(first_losses(FOLDER / recipe, reported["overrides"], tmp_path / "model"))
+    recorded = np.array(reported["losses"])
+    assert len(results) == len(recorded) >= 50 and len(recorded) % 10 == 0
+    off = np.abs(results / recorded - 1)
     # Before rounding has grown:
     assert off[:10].max() < 0.003
     # Means of ten steps:
-    assert found.reshape(-1, 10).mean(1) == pytest.approx(known.reshape(-1, 10).mean(1), rel=0.015)
+    assert results.reshape(-1, 10).mean(1) == pytest.approx(recorded.reshape(-1, 10).mean(1), rel=0.015)
     # All steps together (1.6 % between those CPUs), and each:
     assert np.sqrt(np.mean(off**2)) < 0.025 and off.max() < 0.1

@@ -60,7 +60,7 @@ def test_truth_judges_every_credit_by_visits(corridor, capsys):
     assert {"empg", "optimal_token_baseline", "grpo", "gagpo@state", "graph@state"} <= policy.keys()
     assert policy.keys() - script.keys() == {"empg", "optimal_token_baseline"}
     for judged in (*policy.values(), *script.values()):
-        fractions = [part["fraction"] for part in judged.get("visits", {}).values()]
+        fractions = [segment["fraction"] for segment in judged.get("visits", {}).values()]
         assert not fractions or sum(fractions) == pytest.approx(1)
     assert truth.main(["visits", "--rows", str(corridor)]) == 0
     assert "| gagpo@state |" in capsys.readouterr().out
@@ -86,8 +86,8 @@ def tiny(warm_model, tmp_path):
 
 @pytest.mark.slow
 def test_ratios_runs_an_algorithm(tiny, tmp_path, capsys):
-    places = ["--runs", str(tmp_path / "runs"), "--rows", str(tmp_path), "--seeds", "1", "--only", "grpo"]
-    assert ratios.STUDY.main(["run", *tiny, *places]) == 0
+    locations = ["--runs", str(tmp_path / "runs"), "--rows", str(tmp_path), "--seeds", "1", "--only", "grpo"]
+    assert ratios.STUDY.main(["run", *tiny, *locations]) == 0
     (row,) = read_rows(tmp_path / "ratios.jsonl")
     assert row["algorithm"] == "grpo" and row["iterations"] == 3 and 0 <= row["after_pass_8"] <= 1
 
@@ -99,11 +99,11 @@ def test_mixture_runs_the_mixture_and_its_specialists(warm_model, tmp_path):
     settings = {**CORRIDOR_CONFIG, "model": warm_model, "environments": named, "sft": None}
     del settings["environment"]
     config.write_text(json.dumps(settings))
-    places = ["--runs", str(tmp_path / "runs"), "--rows", str(tmp_path), "--seeds", "1", "--config", str(config)]
-    assert mixture.STUDY.main(["run", *places]) == 0
+    locations = ["--runs", str(tmp_path / "runs"), "--rows", str(tmp_path), "--seeds", "1", "--config", str(config)]
+    assert mixture.STUDY.main(["run", *locations]) == 0
     rows = list(read_rows(tmp_path / "mixture.jsonl"))
     assert [(row["player"], row["environment"]) for row in rows] == [
         *(("mixture", "a"), ("mixture", "b"), ("specialist", "a"), ("specialist", "b"))
     ]
-    assert mixture.STUDY.main(["run", *places]) == 0 and len(list(read_rows(tmp_path / "mixture.jsonl"))) == 4
-    assert mixture.STUDY.main(["table", *places]) == 0
+    assert mixture.STUDY.main(["run", *locations]) == 0 and len(list(read_rows(tmp_path / "mixture.jsonl"))) == 4
+    assert mixture.STUDY.main(["table", *locations]) == 0

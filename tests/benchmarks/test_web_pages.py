@@ -15,8 +15,8 @@ def test_an_answer_is_done_to_a_usable_line_and_every_kind_is_drawn():
         line = page.line(command.number)
         assert line is not None and line.usable
         assert write_named(command, page) == exercise.answer
-    kinds = {exercise.answer.split("[")[0] for exercise in drawn}
-    assert kinds == {"click", "type"}
+    type_names = {exercise.answer.split("[")[0] for exercise in drawn}
+    assert type_names == {"click", "type"}
     assert len({exercise.instruction for exercise in drawn}) > 350
 
 

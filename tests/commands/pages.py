@@ -44,8 +44,8 @@ class Block:
 
     def lines(self) -> list[str]:
         """Its commands, one whole one in a line, without comments."""
-        whole = re.sub(r"\\\n\s*", "", self.text)
-        return [bare for line in whole.splitlines() if (bare := re.sub(r"(?:^|\s+)#(?: .*)?$", "", line).rstrip())]
+        full = re.sub(r"\\\n\s*", "", self.text)
+        return [bare for line in full.splitlines() if (bare := re.sub(r"(?:^|\s+)#(?: .*)?$", "", line).rstrip())]
 
     def script(self) -> str:
         """What bash is given: the commands with what its marks add."""
@@ -57,12 +57,12 @@ class Block:
 
     def _extended(self, line: str) -> str:
         """``line`` with what a mark adds to the commands that begin as it says."""
-        words = line.split()
-        said = " ".join(words[words.index("gagpo") + 1 :] if "gagpo" in words else words)
-        for part in filter(None, self.marks.get("run", "").split(";")):
+        segments = line.split()
+        messages = " ".join(segments[segments.index("gagpo") + 1 :] if "gagpo" in segments else segments)
+        for segment in filter(None, self.marks.get("run", "").split(";")):
             # What stands before the plus is how the command begins.
-            begins, _, added = (one.strip() for one in part.partition(" + "))
-            if f"{said} ".startswith(f"{begins} "):
+            begins, _, added = (item.strip() for item in segment.partition(" + "))
+            if f"{messages} ".startswith(f"{begins} "):
                 line = f"{line} {added}"
         return line
 
@@ -85,9 +85,9 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def _is_shell(body: str) -> bool:
     for line in body.splitlines():
-        words = [word for word in line.split() if not re.match(r"[A-Z_]+=", word)]
-        if words and not words[0].startswith("#"):
-            return words[0] in FIRST and (words[0] != "." or len(words) == 2)
+        tokens = [word for word in line.split() if not re.match(r"[A-Z_]+=", word)]
+        if tokens and not tokens[0].startswith("#"):
+            return tokens[0] in FIRST and (tokens[0] != "." or len(tokens) == 2)
     return False
 
 
@@ -100,11 +100,11 @@ def pages() -> list[Path]:
 def gagpo_commands(page: Path) -> Iterator[list[str]]:
     """The arguments of every whole ``gagpo ...`` that a page prints: in blocks, indented, and in its sentences."""
     text = page.read_text(encoding="utf-8")
-    found = [line for one in blocks(page) for line in one.lines()]
+    results = [line for block in blocks(page) for line in block.lines()]
     prose = FENCE.sub("", text)
-    found += re.findall(r"^    ((?:[A-Z_]+=\S+ )*gagpo .*)", prose, re.MULTILINE)
-    found += [code.replace("\n", " ") for code in re.findall(r"`(gagpo [^`]+)`", prose)]
-    for line in found:
-        words = shlex.split(line.split(" > ")[0].split(" && ")[0].split(" | ")[0], comments=True)
-        if "gagpo" in words and all(re.match(r"[A-Z_]+=", word) for word in words[: words.index("gagpo")]):
-            yield words[words.index("gagpo") + 1 :]
+    results += re.findall(r"^    ((?:[A-Z_]+=\S+ )*gagpo .*)", prose, re.MULTILINE)
+    results += [code.replace("\n", " ") for code in re.findall(r"`(gagpo [^`]+)`", prose)]
+    for line in results:
+        segments = shlex.split(line.split(" > ")[0].split(" && ")[0].split(" | ")[0], comments=True)
+        if "gagpo" in segments and all(re.match(r"[A-Z_]+=", word) for word in segments[: segments.index("gagpo")]):
+            yield segments[segments.index("gagpo") + 1 :]

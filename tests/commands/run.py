@@ -54,7 +54,7 @@ def install(folder: Path) -> Path:
 
 def run_page(page: Path, folder: Path, programs: Path | None, first: int = 1) -> Iterator[Outcome]:
     """Run the blocks of ``page`` from line ``first`` on in ``folder``; programs: what stands first on the path."""
-    kept: list[str] = []
+    retained: list[str] = []
     for block in blocks(page):
         # A file is written, a block of commands is run, what is marked is told.
         if "skip" in block.marks:
@@ -63,8 +63,8 @@ def run_page(page: Path, folder: Path, programs: Path | None, first: int = 1) ->
             (folder / block.file).write_text(block.text, encoding="utf-8")
         else:
             if block.line >= first:
-                yield _run(block, "\n".join(kept), folder, programs)
-            kept += [line for line in block.lines() if line.startswith(KEPT)]
+                yield _run(block, "\n".join(retained), folder, programs)
+            retained += [line for line in block.lines() if line.startswith(KEPT)]
 
 
 def _run(block: Block, kept: str, folder: Path, programs: Path | None) -> Outcome:
@@ -87,14 +87,14 @@ def _run(block: Block, kept: str, folder: Path, programs: Path | None) -> Outcom
 def told(outcomes: Iterable[Outcome]) -> int:
     """Print every outcome as it comes; how many failed."""
     failures = 0
-    for one in outcomes:
-        word = "left out" if one.status is None else "FAILED" if one.failed else "ok"
-        first = one.output if one.status is None else one.block.lines()[0]
-        print(f"{one.block.name:<34} {word:<9} {one.seconds:6.1f} s  {first[:90]}", flush=True)
-        if one.failed:
+    for outcome in outcomes:
+        word = "left out" if outcome.status is None else "FAILED" if outcome.failed else "ok"
+        first = outcome.output if outcome.status is None else outcome.block.lines()[0]
+        print(f"{outcome.block.name:<34} {word:<9} {outcome.seconds:6.1f} s  {first[:90]}", flush=True)
+        if outcome.failed:
             failures += 1
-            lines = re.sub(r"[^\n]*\r", "", one.output).splitlines()[-SHOWN:]
-            print("\n".join(f"    {line[:200]}" for line in [f"status {one.status}", *lines]), flush=True)
+            lines = re.sub(r"[^\n]*\r", "", outcome.output).splitlines()[-SHOWN:]
+            print("\n".join(f"    {line[:200]}" for line in [f"status {outcome.status}", *lines]), flush=True)
     return failures
 
 

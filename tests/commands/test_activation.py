@@ -70,8 +70,8 @@ def test_a_command_is_named_as_the_shell_finds_it(tmp_path, monkeypatch, on_path
     monkeypatch.setenv("PATH", os.fspath(folders[on_path]))
     monkeypatch.setattr(sysconfig, "get_path", lambda name: os.fspath(program.parent))
     monkeypatch.chdir(Path(program.parents[2] if inside else tmp_path / "other"))
-    said = invocation.typed("next: gagpo view runs/x; `gagpo list`; /opt/gagpo view; this is a bug in gagpo.")
+    typed = invocation.typed("next: gagpo view runs/x; `gagpo list`; /opt/gagpo view; this is a bug in gagpo.")
     after_cd = invocation.typed("next: cd 'new'; gagpo check x")
     assert after_cd == f"next: cd 'new'; {name if name == 'gagpo' else repr(os.fspath(program))} check x"
     expected = name if name != "PATH" else f"'{program}'"
-    assert said == f"next: {expected} view runs/x; `{expected} list`; /opt/gagpo view; this is a bug in gagpo."
+    assert typed == f"next: {expected} view runs/x; `{expected} list`; /opt/gagpo view; this is a bug in gagpo."

@@ -42,7 +42,9 @@ def test_what_does_not_exist_is_found():
 
 @every_page
 def test_every_command_and_option_that_a_page_prints_exists(page):
-    assert {" ".join(words): why for words in gagpo_commands(page) if (why := refused(words))} == {}
+    assert {
+        " ".join(gagpo_command): why for gagpo_command in gagpo_commands(page) if (why := refused(gagpo_command))
+    } == {}
 
 
 @every_page
@@ -51,8 +53,8 @@ def test_what_a_page_shows_can_be_typed_or_says_why_not(page):
         assert set(block.marks) <= set(MARKS), f"{block.name}: {block.marks}"
         assert all(block.marks.values()), f"{block.name}: a mark without a reason"
         if "skip" not in block.marks and not block.file:
-            found = PLACEHOLDER.search("\n".join(block.lines()))
-            assert found is None, f"{block.name} prints {found[0]!r}: mark it, or make it ```text"
+            match = PLACEHOLDER.search("\n".join(block.lines()))
+            assert match is None, f"{block.name} prints {match[0]!r}: mark it, or make it ```text"
 
 
 @every_page
@@ -92,7 +94,7 @@ def test_a_page_is_run_in_order_and_what_fails_is_told(tmp_path, monkeypatch, ca
         "```\npython -c 'print(8); raise SystemExit(1)' | cat\n```\n"
     )
     outcomes = list(run_page(page, tmp_path, None))
-    assert [one.status for one in outcomes] == [0, None, 0, 3, 1]
+    assert [outcome.status for outcome in outcomes] == [0, None, 0, 3, 1]
     assert (tmp_path / "out.txt").read_text() == "5\n" and (tmp_path / "b.txt").read_text() == "7"
     assert told(outcomes) == 1
     printed = capsys.readouterr().out
@@ -106,6 +108,6 @@ def test_a_command_that_goes_on_is_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.commands.pages.ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text("<!-- stop: 1 -->\n```\ngagpo play\n```\n\n<!-- stop: 5 -->\n```\ngagpo fail\n```\n")
-    assert [one.status for one in run_page(page, tmp_path, None)] == [0, 1]
+    assert [item.status for item in run_page(page, tmp_path, None)] == [0, 1]
     assert Block("a", 1, "gagpo x", marks={"stop": "1"}).name == "a:1"
     assert ROOT in PAGES[0].parents

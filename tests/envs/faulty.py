@@ -98,15 +98,15 @@ class FaultyEnv(TextEnv):
                 subprocess.Popen([sys.executable, "-c", "import time; x = b'x' * 2**26; time.sleep(1000)"])
             time.sleep(1000)
         elif fault == "escape":  # from the process group, and from the parent
-            theirs, ours = os.pipe()
+            expected, actual = os.pipe()
             if os.fork() == 0:
                 if os.fork() == 0:
                     os.setsid()
-                    os.write(ours, str(os.getpid()).encode())
+                    os.write(actual, str(os.getpid()).encode())
                     time.sleep(1000)
                 os._exit(0)
             os.wait()
-            return Outcome(f"escaped: {os.read(theirs, 20).decode()}")
+            return Outcome(f"escaped: {os.read(expected, 20).decode()}")
         elif fault == "fork":
             if os.fork() == 0:
                 return Outcome("I am the child.", 100.0, terminated=True, success=True)

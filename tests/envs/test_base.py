@@ -37,11 +37,11 @@ def test_importing_the_environments_loads_nothing_heavy() -> None:
 
 def test_an_episode_from_start_to_success() -> None:
     env, text, info = start()
-    place = int(text.split()[3].rstrip("."))
+    location = int(text.split()[3].rstrip("."))
     assert sorted(info) == INFO
     assert (info["task"], info["split"], info["task_type"], info["turn"]) == ("door-11", "test", "corridor", 0)
     assert info["success"] is False and info["valid"] is True
-    for turn in range(1, place - 11 + 1):
+    for turn in range(1, location - 11 + 1):
         text, reward, terminated, truncated, info = env.step("left")
         assert info["turn"] == turn
     assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True)
@@ -172,8 +172,8 @@ def test_a_text_space_contains_the_strings_up_to_its_length(text: str, length: i
 
 
 def test_asynchronous_vector_environments_send_texts() -> None:
-    made = [CorridorEnv, CorridorEnv]
-    with closing(AsyncVectorEnv(made, shared_memory=False, context="fork")) as vector, closing(CorridorEnv()) as env:
+    result = [CorridorEnv, CorridorEnv]
+    with closing(AsyncVectorEnv(result, shared_memory=False, context="fork")) as vector, closing(CorridorEnv()) as env:
         observations, _ = vector.reset(seed=[1, 2])
         assert list(observations) == [env.reset(seed=seed)[0] for seed in (1, 2)]
         assert list(vector.step(["zoë 漢", "right"])[0]) != list(observations)

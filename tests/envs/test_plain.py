@@ -165,9 +165,9 @@ def test_seeds_are_the_tasks() -> None:
     env = made("EchoEnv", tasks={"train": "0-9", "rest": "20-21"})
     assert env.splits == ("train", "rest")
     assert env.tasks("rest").ids == ["rest-0000020", "rest-0000021"]
-    words = {task: env.reset(seed=1, options={"task": task})[0] for task in env.tasks("train").ids}
-    assert len(set(words.values())) > 5
-    assert words["train-0000003"] == env.reset(seed=2, options={"task": "train-0000003"})[0]
+    tokens = {task: env.reset(seed=1, options={"task": task})[0] for task in env.tasks("train").ids}
+    assert len(set(tokens.values())) > 5
+    assert tokens["train-0000003"] == env.reset(seed=2, options={"task": "train-0000003"})[0]
     other = made("NumberedEnv", tasks={"train": "0-9", "rest": "20-21"})
     assert env.tasks("rest").hash != other.tasks("rest").hash
     assert env.tasks("rest").hash == made("EchoEnv", tasks={"rest": "20-21"}).tasks("rest").hash
@@ -346,8 +346,11 @@ def test_observations_are_written(observation: object, text: str) -> None:
 
 @pytest.mark.parametrize("name", ["NumberedEnv", "EchoEnv"])
 def test_the_check_passes_and_says_what_is_not_guaranteed(name: str) -> None:
-    findings = {one.name: one for one in check(f"gagpo-test/{name}-v0", {"tasks": {"train": "0-49", "test": "50-59"}})}
-    wrong = [one for one in findings.values() if not one.ok and one.name != "chance"]
+    findings = {
+        finding.name: finding
+        for finding in check(f"gagpo-test/{name}-v0", {"tasks": {"train": "0-49", "test": "50-59"}})
+    }
+    wrong = [finding for finding in findings.values() if not finding.ok and finding.name != "chance"]
     assert wrong == []
     assert "its tasks are seeds" in findings["construction"].detail
     assert "there is no expert" in findings["construction"].detail
@@ -406,8 +409,8 @@ def test_the_seeds_of_a_config() -> None:
     assert settings.environment.kwargs == {"size": 2, "tasks": {"train": "0-49", "test": "60-69"}}
     assert parse(settings.model_dump(mode="json"), "the run", []) == settings
     for changes in (["environment.kwargs.tasks={test: 60-69}"], ["environment.kwargs.tasks.test=60-69"]):
-        given = parse(values, "numbered.yaml", changes).environment
-        assert given is not None and given.kwargs["tasks"]["test"] == given.tasks["test"] == "60-69"
+        environment = parse(values, "numbered.yaml", changes).environment
+        assert environment is not None and environment.kwargs["tasks"]["test"] == environment.tasks["test"] == "60-69"
     with pytest.raises(ValueError, match=r"environment\.tasks.*share seeds"):
         parse(values, "numbered.yaml", ["environment.tasks.test=0-9"])
 

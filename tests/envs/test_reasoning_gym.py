@@ -166,8 +166,8 @@ def test_the_verifiers_that_evaluate_are_known() -> None:
         calls = re.findall(r"(?<![\w.])(?:eval|exec)\((\w+)", path.read_text(encoding="utf-8"))
         evaluating[".".join(("reasoning_gym", *path.relative_to(folder).with_suffix("").parts))] = set(calls)
     assert {name for name, arguments in evaluating.items() if "answer" in arguments} == set(LITERALS)
-    own = {"exp", "entry", "problem", "problem_str", "fraction", "rng", "full_code", "answer"}
-    assert set().union(*evaluating.values()) <= own
+    reference = {"exp", "entry", "problem", "problem_str", "fraction", "rng", "full_code", "answer"}
+    assert set().union(*evaluating.values()) <= reference
 
 
 @pytest.mark.interop
@@ -220,7 +220,7 @@ def test_an_unknown_family_names_the_nearest(name: str, words: str) -> None:
 @pytest.mark.parametrize("family", ["gcd", "word_ladder", "sudoku"])
 def test_the_checks_pass(family: str) -> None:
     findings = check(f"reasoning_gym:{family}", FEW, episodes=3)
-    assert [(found.name, found.detail) for found in findings if not found.ok] == []
+    assert [(finding.name, finding.detail) for finding in findings if not finding.ok] == []
 
 
 SCORED = (
@@ -357,7 +357,7 @@ def test_no_family_pays_nonsense_of_the_form_of_an_answer(tmp_path: Path) -> Non
     table = json.loads(written.read_text())
     for family, (answers, paid) in table.items():
         print(f"{family:28} {answers:4} wrong answers, paid: {paid}")
-    wrongly_paid = {(family, form): answer for family, (_, paid) in table.items() for form, answer in paid}
+    wrongly_paid = {(family, format): answer for family, (_, paid) in table.items() for format, answer in paid}
     assert {key: wrongly_paid[key] for key in wrongly_paid.keys() - RIGHT_TOO} == {}
 
 

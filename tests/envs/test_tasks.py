@@ -18,12 +18,12 @@ TASKS = st.lists(st.builds(Task, st.text(), st.just("test"), digest=st.text()), 
 def test_order_of_arrival_does_not_matter(tasks: list[Task], rng: object) -> None:
     shuffled = list(tasks)
     rng.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, two = TaskSet("test", tasks), TaskSet("test", shuffled)
-    assert one.ids == two.ids == sorted(task.id for task in tasks)
-    assert one.hash == two.hash
-    assert list(one) == list(two)
-    assert all(task.id in one and one[task.id] is task for task in tasks)
-    assert len(one) == len(tasks)
+    item, two = TaskSet("test", tasks), TaskSet("test", shuffled)
+    assert item.ids == two.ids == sorted(task.id for task in tasks)
+    assert item.hash == two.hash
+    assert list(item) == list(two)
+    assert all(task.id in item and item[task.id] is task for task in tasks)
+    assert len(item) == len(tasks)
 
 
 def test_the_hash_is_the_written_formula() -> None:
@@ -66,10 +66,10 @@ def test_an_unknown_id_names_the_nearest() -> None:
 
 def test_an_unknown_id_of_any_size_or_type_is_answered() -> None:
     tasks = TaskSet("train", [Task("a", "train")])
-    for wanted in ("x" * 1_000_000, None, 3, ("a",), [], {}):
-        assert wanted not in tasks
+    for expected in ("x" * 1_000_000, None, 3, ("a",), [], {}):
+        assert expected not in tasks
         with pytest.raises(UnknownTask) as caught:
-            tasks[wanted]  # type: ignore[index]
+            tasks[expected]  # type: ignore[index]
         assert len(str(caught.value)) < 400
 
 
@@ -83,8 +83,8 @@ def test_an_empty_split_gives_advice() -> None:
 
 def test_draws_are_seeded_and_reach_every_task() -> None:
     tasks = TaskSet("train", [Task(str(n), "train") for n in range(5)])
-    one = [tasks.draw(np.random.default_rng(7)).id for _ in range(3)]
-    assert len(set(one)) == 1
+    item = [tasks.draw(np.random.default_rng(7)).id for _ in range(3)]
+    assert len(set(item)) == 1
     rng = np.random.default_rng(0)
     counts = np.bincount([int(tasks.draw(rng).id) for _ in range(5_000)], minlength=5)
     assert counts.min() > 900 and counts.max() < 1_100

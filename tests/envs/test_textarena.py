@@ -42,7 +42,7 @@ def test_a_game_is_played_to_its_end() -> None:
 
 def test_games_do_not_disturb_each_other_or_the_caller() -> None:
     pytest.importorskip("textarena", reason="the package TextArena is not installed")
-    assert [one for one in check(GAME, {"tasks": {"train": "0-9", "test": "10-14"}}, episodes=4) if not one.ok] == []
+    assert [item for item in check(GAME, {"tasks": {"train": "0-9", "test": "10-14"}}, episodes=4) if not item.ok] == []
     first, second = make_env("textarena:Bandit-v0"), make_env("textarena:Bandit-v0")
     alone = [first.reset(options={"task": "train-0000001"})[0], *(first.step("red")[0] for _ in range(5))]
     random.seed(5)

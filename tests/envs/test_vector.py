@@ -43,8 +43,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_every_registered_environment_is_listed_here() -> None:
-    ours = {name for name in gymnasium.registry if name.startswith("gagpo/")}
-    assert ours == {name for name in KWARGS if name.startswith("gagpo/")} | NOT_HERE
+    actual = {name for name in gymnasium.registry if name.startswith("gagpo/")}
+    assert actual == {name for name in KWARGS if name.startswith("gagpo/")} | NOT_HERE
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -59,8 +59,8 @@ def test_it_runs_as_a_vector(env_id: str, mode: str, data: Path) -> None:
     with closing(gymnasium.make_vec(env_id, 2, vectorization_mode=mode, **kwargs)) as env:
         first, _ = env.reset(seed=[3, 4])
         assert first[0] == observation and type(first[1]) is str
-        seen, rewards, *_ = env.step(("left", "no such action 走"))
-    assert [type(text) for text in seen] == [str, str] and rewards.shape == (2,)
+        observed, rewards, *_ = env.step(("left", "no such action 走"))
+    assert [type(text) for text in observed] == [str, str] and rewards.shape == (2,)
     assert first[0] == observation, "a batch of observations stays as it was"
 
 
@@ -69,8 +69,8 @@ def test_texts_cross_the_memory_unchanged() -> None:
     memory = create_shared_memory(space, n=3, ctx=multiprocessing)
     batch = read_from_shared_memory(space, memory, n=3)
     texts = ("", "走👩é", "\ud800\0a")
-    for place, text in enumerate(("longe", *texts[1:])):
-        write_to_shared_memory(space, place, {"text": text, "number": 1}, memory)
+    for location, text in enumerate(("longe", *texts[1:])):
+        write_to_shared_memory(space, location, {"text": text, "number": 1}, memory)
     before = copy.deepcopy(batch)["text"]
     write_to_shared_memory(space, 0, {"text": "", "number": 1}, memory)
     assert before == ("longe", *texts[1:])

@@ -76,12 +76,12 @@ def play(rng, rate: float, split: str, stage: str, hostile: str) -> list[Episode
     episodes = []
     for i in range(60):
         success = bool(rng.random() < rate)
-        said = f"{hostile}I should look for the mug first.\n<action>go to countertop {i % 3 + 1}</action>"
+        messages = f"{hostile}I should look for the mug first.\n<action>go to countertop {i % 3 + 1}</action>"
         turns = [
             Turn(
                 "You are in the middle of a room. Looking quickly around you, you see a cabinet 1, a countertop 1, "
                 f"a fridge 1, and a microwave 1.\n\nYour task is to: put a hot mug in cabinet. {hostile}",
-                said,
+                messages,
                 f"go to countertop {i % 3 + 1}",
             ),
             Turn(f"On the countertop 1, you see a mug 1, and a plate 2. {hostile}", "hmm", "", invalid="not parsed"),
@@ -89,10 +89,16 @@ def play(rng, rate: float, split: str, stage: str, hostile: str) -> list[Episode
         ]
         turns[-1] = replace(turns[-1], reward=float(success))
         outcome = "failed" if (i, stage) == (7, "before") else "terminated" if success else "truncated"
-        kind = KINDS[i % 3]
+        type_name = KINDS[i % 3]
         episodes.append(
             Episode(
-                f"{kind}-Mug-{split}-{i:03} {hostile}", kind, split, i, turns=turns, success=success, outcome=outcome
+                f"{type_name}-Mug-{split}-{i:03} {hostile}",
+                type_name,
+                split,
+                i,
+                turns=turns,
+                success=success,
+                outcome=outcome,
             )
         )
     return episodes

@@ -112,7 +112,7 @@ def test_one_episode_is_the_success_rate_and_all_of_them_any_success():
     intervals = PASS.intervals(measured, [1, 2, N])
     assert intervals[1] == measured.success
     assert intervals[N].value == pytest.approx(5 / 7)
-    assert {k: one.value for k, one in intervals.items()} == pytest.approx(measured.pass_at_k)
+    assert {k: item.value for k, item in intervals.items()} == pytest.approx(measured.pass_at_k)
     assert intervals[N] == of_successes([count > 0 for count in counts], tries=1).success
     for measure in (MAJORITY, SOLUTIONS):
         assert measure.intervals(measured, [1])[1].value == pytest.approx(measured.success.value)
@@ -130,8 +130,8 @@ def test_an_interval_contains_its_value_at_the_ends(measure, count):
 def test_differences_by_hand():
     first, other = of_successes([0, 0, 1, 2, 0, 1]), of_successes([1, 2, 3, 2, 4, 1])
     compared = PASS.differences(first, other, [1, 2, N])
-    (one,) = compare_results({"first": first, "other": other}).differences
-    assert (compared[1].rise, compared[1].p, compared[1].test) == (one.rise, one.p, one.test)
+    (item,) = compare_results({"first": first, "other": other}).differences
+    assert (compared[1].rise, compared[1].p, compared[1].test) == (item.rise, item.p, item.test)
     assert compared[N].p == 2 / 2**3 and compared[N].test == "exact McNemar"  # solved by any: three tasks gained
     assert compared[N].rise == paired_difference(([0, 0, 1, 1, 0, 1], [1] * 6), ([1] * 6, [1] * 6))
     rises = [3 / 6, 5 / 6, 6 / 6 - 3 / 6, 0, 1, 0]  # pass@2 of 0 to 4 successes: 0, 3, 5, 6 and 6 sixths
@@ -174,7 +174,7 @@ def test_answers_and_solutions_survive_the_file_and_older_files_show_nothing():
     assert measures_of([measured]) == [PASS, MAJORITY, SOLUTIONS]
     document = json.loads(measured.to_json())
     for task in document["tasks"]:
-        task["tries"] = [{k: v for k, v in one.items() if k not in ("answer", "solution")} for one in task["tries"]]
+        task["tries"] = [{k: v for k, v in item.items() if k not in ("answer", "solution")} for item in task["tries"]]
     older = EvalResult.from_json(json.dumps(document))
     assert measures_of([older]) == [PASS] == measures_of([measured, older])
     text = "\n".join(result_lines(older))
@@ -251,11 +251,11 @@ def test_tables_fit_and_contain_the_numbers(width):
     assert all(len(line) <= width and line.isascii() for line in lines)
     text = " ".join(" ".join(lines).split())
     assert all(name in text for name in ("pass@k %", "majority@k %", "solutions@k", "+50.0 [", "1.00 [1.00, 1.00]"))
-    assert [(one.measure, one.k) for one in compared.at_k] == [
+    assert [(item.measure, item.k) for item in compared.at_k] == [
         (measure, k) for measure in (PASS, MAJORITY, SOLUTIONS) for k in (1, 2, N)
     ]
-    raw = [one.difference.p for one in compared.at_k if one.measure is MAJORITY]
-    corrected = [one.p_holm for one in compared.at_k if one.measure is MAJORITY]
+    raw = [item.difference.p for item in compared.at_k if item.measure is MAJORITY]
+    corrected = [item.p_holm for item in compared.at_k if item.measure is MAJORITY]
     assert min(corrected) == pytest.approx(3 * min(raw))  # three values of k are three tests
     record = json.loads(json.dumps(compared.record()))
     assert record["at_k"]["before"]["pass@k"]["4"]["value"] == 1

@@ -25,23 +25,23 @@ def result(solved, panel=PANEL, model="m"):
 def test_two_results_by_hand():
     before, after = result({0, 1, 2, 3}), result({1, 2, 3, *range(6, 17)})
     comparison = compare_results({"before": before, "after": after})
-    (one,) = comparison.differences
-    assert (one.gained, one.lost) == (11, 1)
-    assert one.p == one.p_holm == pytest.approx(2 * (1 + 12) / 2**12)
-    assert one.rise == paired_difference(before.counts, after.counts)
-    assert one.rise.value == pytest.approx(0.5)
+    (item,) = comparison.differences
+    assert (item.gained, item.lost) == (11, 1)
+    assert item.p == item.p_holm == pytest.approx(2 * (1 + 12) / 2**12)
+    assert item.rise == paired_difference(before.counts, after.counts)
+    assert item.rise.value == pytest.approx(0.5)
 
 
 def test_p_values_are_corrected_for_several():
     results = {"base": result(set()), "a": result(set(range(7))), "b": result(set(range(6)))}
-    one, other = compare_results(results).differences
-    assert (one.p, other.p) == (2 / 2**7, 2 / 2**6)
-    assert (one.p_holm, other.p_holm) == (pytest.approx(4 / 2**7), 2 / 2**6)
+    item, other = compare_results(results).differences
+    assert (item.p, other.p) == (2 / 2**7, 2 / 2**6)
+    assert (item.p_holm, other.p_holm) == (pytest.approx(4 / 2**7), 2 / 2**6)
 
 
 def test_equal_results_show_no_difference():
-    (one,) = compare_results({"a": result({1, 2}), "b": result({1, 2})}).differences
-    assert (one.rise.value, one.p, one.gained, one.lost) == (0.0, 1.0, 0, 0)
+    (item,) = compare_results({"a": result({1, 2}), "b": result({1, 2})}).differences
+    assert (item.rise.value, item.p, item.gained, item.lost) == (0.0, 1.0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_equal_hashes_with_other_tasks_are_refused():
 
 def test_the_number_of_tries_may_differ():
     many = result({1, 2, 3}, replace(PANEL, tries=4))
-    (one,) = compare_results({"once": result({1, 2}), "four times": many}).differences
-    assert one.rise.value == pytest.approx(0.05) and one.test == "sign flips over tasks" and one.p == 1.0
-    assert (one.gained, one.lost) == (1, 0)
+    (item,) = compare_results({"once": result({1, 2}), "four times": many}).differences
+    assert item.rise.value == pytest.approx(0.05) and item.test == "sign flips over tasks" and item.p == 1.0
+    assert (item.gained, item.lost) == (1, 0)
 
 
 def test_the_header_gives_the_number_of_tries_of_each_result():
@@ -103,8 +103,8 @@ def test_a_run_stands_for_its_weights_and_not_for_their_average(tmp_path, make_r
     folder = make_run(tmp_path / "run", average=True)
     average, after = (folder / "evals" / f"{stage}-valid_unseen.json" for stage in ("average", "after"))
     ends = compare_files([folder, average]).results
-    assert [one.tasks for one in ends.values()] == [EvalResult.load(at).tasks for at in (after, average)]
-    assert len({one.tasks for one in ends.values()}) == 2
+    assert [end.tasks for end in ends.values()] == [EvalResult.load(at).tasks for at in (after, average)]
+    assert len({end.tasks for end in ends.values()}) == 2
 
 
 @pytest.mark.parametrize("width", [30, 60, 100])

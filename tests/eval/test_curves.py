@@ -34,7 +34,7 @@ def test_lines_come_from_the_files(tmp_path, make_run):
     assert x == [row["turns_total"] for row in run.metrics] and y == [row["success_rate"] for row in run.metrics]
     ((x, rates),) = evaluation_points([run], "valid_unseen", "iteration")
     assert x == [0, 5, 10]
-    assert rates == [one.result.success for one in run.evaluations if one.split == "valid_unseen"]
+    assert rates == [evaluation.result.success for evaluation in run.evaluations if evaluation.split == "valid_unseen"]
 
 
 def test_the_average_of_the_weights_is_no_point_of_the_curve(tmp_path, make_run):
@@ -55,8 +55,8 @@ def pixels(path):
 
 
 def share_of(picture, colour):
-    wanted = np.array(struct.unpack("BBB", bytes.fromhex(colour[1:])))
-    return float((np.abs(picture - wanted).max(axis=-1) <= 6).mean())
+    expected = np.array(struct.unpack("BBB", bytes.fromhex(colour[1:])))
+    return float((np.abs(picture - expected).max(axis=-1) <= 6).mean())
 
 
 @pytest.mark.parametrize(("suffix", "head"), [("pdf", b"%PDF"), ("svg", b"<?xml"), ("PNG", b"\x89PNG")])
@@ -75,9 +75,9 @@ def test_another_suffix_is_refused_before_anything_is_drawn(tmp_path, name):
 def test_each_method_is_drawn_in_its_own_colour(tmp_path, make_run):
     runs = [make_run(tmp_path / f"{name}-seed{i}", seed=i, iterations=8) for name in ("gagpo", "grpo") for i in (1, 2)]
     both = pixels(plot_curves(group_runs(runs), tmp_path / "deep" / "curves.png", x="turns", smooth=2))
-    one = pixels(plot_curves(group_runs(runs[:1]), tmp_path / "one.png"))
+    item = pixels(plot_curves(group_runs(runs[:1]), tmp_path / "one.png"))
     assert share_of(both, "#0072B2") > 1e-4 and share_of(both, "#D55E00") > 1e-4
-    assert share_of(one, "#0072B2") > 1e-4 and share_of(one, "#D55E00") == 0
+    assert share_of(item, "#0072B2") > 1e-4 and share_of(item, "#D55E00") == 0
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["curves.png"]
 
 

@@ -39,8 +39,8 @@ def test_who_plays_does_not_change_the_problems_and_playing_again_changes_nothin
 
 def test_a_part_of_a_split_is_spread_evenly_and_has_its_own_hash():
     tasks = TaskSet("test", [Task(f"{i:03d}", "test") for i in range(100)])
-    part = choose_tasks(tasks, 4)
-    assert part.ids == ["000", "025", "050", "075"] and part.hash != tasks.hash
+    segment = choose_tasks(tasks, 4)
+    assert segment.ids == ["000", "025", "050", "075"] and segment.hash != tasks.hash
     assert choose_tasks(tasks, 100) is tasks and choose_tasks(tasks) is tasks
 
 
@@ -67,9 +67,9 @@ def test_an_evaluation_starts_as_many_programs_as_there_are_cores(tmp_path, monk
     monkeypatch.setattr("gagpo.envs.program.env.available_cores", lambda: 3)
     monkeypatch.setattr("gagpo.eval.evaluate.open_pool", lambda *arguments, **options: nullcontext())
     monkeypatch.setattr("gagpo.eval.evaluate.evaluate", stop)
-    for environment, given, most in (("gagpo/Program-v0", kwargs, expected), (CORRIDOR, {}, asked or 256)):
-        request = EvaluationRequest(model="random", environment=environment, kwargs=given, concurrency=asked)
+    for environment, inputs, highest in (("gagpo/Program-v0", kwargs, expected), (CORRIDOR, {}, asked or 256)):
+        request = EvaluationRequest(model="random", environment=environment, kwargs=inputs, concurrency=asked)
         prepared = PreparedEvaluation.of(request, conditions_of(request, None, None))
         with pytest.raises(Stopped):
             prepared.run(EvaluatedAgent(RandomAgent(), "random", None, prepared.kwargs))
-        assert chosen.pop() == most
+        assert chosen.pop() == highest

@@ -59,9 +59,9 @@ def test_the_interval_is_a_bootstrap_over_tasks():
 
 @pytest.mark.parametrize("rewards", [LOW, [-reward for reward in LOW], [100 * reward for reward in LOW]])
 def test_without_success_only_the_mean_reward_is_shown(rewards):
-    first, *others = measured_facts(result(rewards))
+    first, *remaining = measured_facts(result(rewards))
     assert first[0] == "mean reward" and reward_number(sum(rewards) / TASKS) in first[1]
-    assert "success %" not in dict(others)
+    assert "success %" not in dict(remaining)
     text = "\n".join(result_lines(result(rewards)))
     assert "success" not in text and "even" in text
 
@@ -160,9 +160,9 @@ def test_health_tells_the_rise_of_the_reward():
     rows = [
         {"iteration": i, "success_rate": 0.0, "reward_mean": -2.0 + 0.1 * i, "graded_rewards": 1.0} for i in range(20)
     ]
-    (finding,) = [one for one in health(rows) if "in training went" in one.sentence]
+    (finding,) = [item for item in health(rows) if "in training went" in item.sentence]
     assert finding.level == "good" and "mean reward in training went from -1.8 to -0.3" in finding.sentence
-    (finding,) = [one for one in health(rows[::-1]) if "in training went" in one.sentence]
+    (finding,) = [item for item in health(rows[::-1]) if "in training went" in item.sentence]
     assert finding.level == "bad" and "getting worse" in finding.sentence
 
 

@@ -25,7 +25,7 @@ def rows(count=12, **changes):
 
 def test_a_healthy_run_has_nothing_to_act_on():
     assert health_line(rows()) == ""
-    assert {one.level for one in health(rows())} == {"good"}
+    assert {item.level for item in health(rows())} == {"good"}
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_a_healthy_run_has_nothing_to_act_on():
     ],
 )
 def test_a_bad_number_is_named_first_and_says_what_to_do(changes, said):
-    found = health(rows(**changes))
-    assert found[0].level == "bad" and said in found[0].sentence and said in health_line(rows(**changes))
+    results = health(rows(**changes))
+    assert results[0].level == "bad" and said in results[0].sentence and said in health_line(rows(**changes))
     assert sentences(rows(**changes))[0].startswith("Act: ")
 
 
@@ -56,28 +56,28 @@ def test_a_bad_number_is_named_first_and_says_what_to_do(changes, said):
     ],
 )
 def test_invalid_actions_are_told_by_the_kind_that_leads(name, said):
-    kinds = {"invalid_unparsed": 0.1, "invalid_cut": 0.1, "invalid_refused": 0.1, name: 0.4}
-    lost = rows(invalid_rate=0.6, success_rate=0.0, **kinds)
+    type_names = {"invalid_unparsed": 0.1, "invalid_cut": 0.1, "invalid_refused": 0.1, name: 0.4}
+    lost = rows(invalid_rate=0.6, success_rate=0.0, **type_names)
     assert f"60 % of the actions are invalid, most {said}" in health_line(lost)
-    few = rows(invalid_rate=0.3, success_rate=0.0, **{key: share / 2 for key, share in kinds.items()})
+    few = rows(invalid_rate=0.3, success_rate=0.0, **{key: share / 2 for key, share in type_names.items()})
     assert f"most {said}" in health_line(few)
-    assert health_line(rows(invalid_rate=0.1, **{key: share / 6 for key, share in kinds.items()})) == ""
+    assert health_line(rows(invalid_rate=0.1, **{key: share / 6 for key, share in type_names.items()})) == ""
 
 
 def test_a_model_that_wins_is_not_said_to_lack_the_commands():
     refused = {"invalid_rate": 0.35, "invalid_refused": 0.35, "invalid_unparsed": 0.0, "invalid_cut": 0.0}
     assert "does not use its commands" in health_line(rows(**refused, success_rate=0.0))
-    said = health_line(rows(**refused, success_rate=0.2))
-    assert "does not use" not in said and "they cost turns" in said
+    messages = health_line(rows(**refused, success_rate=0.2))
+    assert "does not use" not in messages and "they cost turns" in messages
     often = rows(**{**refused, "invalid_rate": 0.6, "invalid_refused": 0.6}, success_rate=0.8)
-    assert "bad" not in {one.level for one in health(often)}
+    assert "bad" not in {item.level for item in health(often)}
 
 
 def test_where_episodes_fail_no_easier_tasks_are_advised():
     lost = {"zero_advantage_groups": 0.9, "failed_episodes": 30.0}
     assert "change the difficulty" in health_line(rows(zero_advantage_groups=0.9))
     assert health(rows(**lost))[0].sentence.endswith("run `gagpo check` on it before anything else")
-    assert not any("difficulty" in one for one in sentences(rows(**lost)))
+    assert not any("difficulty" in sentence for sentence in sentences(rows(**lost)))
 
 
 def test_a_rule_is_about_the_last_iterations_alone():
@@ -103,7 +103,7 @@ def test_information_of_answers_about_their_tasks():
 
 def test_an_older_sampler_is_another_policy_by_design():
     stale = rows(mismatch_kl=2.3e-2, staleness_mean=1.0, approx_kl=1.5e-2)
-    assert health_line(stale) == "" and any("1.0 updates older" in one.sentence for one in health(stale))
+    assert health_line(stale) == "" and any("1.0 updates older" in item.sentence for item in health(stale))
     assert "not the same policy" in health_line(rows(mismatch_kl=2.3e-2, staleness_mean=0.0, approx_kl=1.5e-2))
     assert "not the same policy" in health_line(rows(mismatch_kl=0.3, staleness_mean=1.0, approx_kl=1.5e-2))
     assert "not the same policy" in health_line(rows(mismatch_kl=2.3e-2, staleness_mean=1.0, approx_kl=1e-5))

@@ -25,7 +25,7 @@ def data(tmp_path_factory):
 
 
 def settings(*environments):
-    parts = [
+    segments = [
         {
             "name": f"part{number}",
             "id": ALFWORLD,
@@ -35,10 +35,10 @@ def settings(*environments):
         for number, (kwargs, splits) in enumerate(environments)
     ]
     values = {"name": "run", "model": "starter:alfworld", "algorithm": {"preset": "gagpo"}}
-    if len(parts) > 1:
-        return RunSettings.model_validate({**values, "environments": parts})
-    environment = {key: parts[0][key] for key in ("id", "kwargs")}
-    return RunSettings.model_validate({**values, "environment": environment, "evaluation": parts[0]["evaluation"]})
+    if len(segments) > 1:
+        return RunSettings.model_validate({**values, "environments": segments})
+    environment = {key: segments[0][key] for key in ("id", "kwargs")}
+    return RunSettings.model_validate({**values, "environment": environment, "evaluation": segments[0]["evaluation"]})
 
 
 def held_out(fraction):

@@ -35,25 +35,25 @@ def fill(folder, count=5):
 
 
 def test_an_episode_comes_back_as_it_was():
-    one = episode("t", answer="4")
-    assert episode_record(episode_from_record(json.loads(json.dumps(episode_record(one))))) == episode_record(one)
-    one.end_observation, one.end_state = "The attic.", "a"
-    back = episode_from_record(json.loads(json.dumps(episode_record(one))))
+    item = episode("t", answer="4")
+    assert episode_record(episode_from_record(json.loads(json.dumps(episode_record(item))))) == episode_record(item)
+    item.end_observation, item.end_state = "The attic.", "a"
+    back = episode_from_record(json.loads(json.dumps(episode_record(item))))
     assert (back.end_observation, back.end_state) == ("The attic.", "a")
     assert "end_state" not in episode_record(Episode("t"))
-    one.turns[0] = replace(one.turns[0], sent="<|user|>see")
-    assert episode_from_record(episode_record(one)).turns[0].sent == "<|user|>see"
+    item.turns[0] = replace(item.turns[0], sent="<|user|>see")
+    assert episode_from_record(episode_record(item)).turns[0].sent == "<|user|>see"
     tokens = {"response_ids": np.array([1, 2], np.int32), "logprobs": np.array([-0.5, -1], np.float32)}
-    one.turns[0] = replace(one.turns[0], **tokens)
-    assert episode_record(episode_from_record(episode_record(one, tokens=True)), tokens=True) == episode_record(
-        one, tokens=True
+    item.turns[0] = replace(item.turns[0], **tokens)
+    assert episode_record(episode_from_record(episode_record(item, tokens=True)), tokens=True) == episode_record(
+        item, tokens=True
     )
 
 
 def test_nothing_is_kept_twice(tmp_path):
     fill(tmp_path)
     path = fill(tmp_path, 7)
-    assert [one.task for one in read_journal(path)[1]] == [f"t{n}" for n in range(7)]
+    assert [item.task for item in read_journal(path)[1]] == [f"t{n}" for n in range(7)]
 
 
 @settings(max_examples=25, deadline=None)
@@ -62,13 +62,13 @@ def test_torn_anywhere_it_keeps_what_is_whole(tmp_path_factory, cut, rubbish):
     path = fill(tmp_path_factory.mktemp("j"))
     text = path.read_bytes()
     cut = cut % (len(text) + 1)
-    whole = max(0, text[:cut].count(b"\n") - 1)
+    full = max(0, text[:cut].count(b"\n") - 1)
     head = text.index(b"\n") + 1
     path.write_bytes(text[:cut] + (rubbish if cut > head else b""))
     with Journal(path.parent, KEY) as journal:
-        assert len(journal.episodes) == whole
+        assert len(journal.episodes) == full
         journal.append(episode("new"))
-    assert [one.task for one in read_journal(path)[1]] == [*(f"t{n}" for n in range(whole)), "new"]
+    assert [item.task for item in read_journal(path)[1]] == [*(f"t{n}" for n in range(full)), "new"]
 
 
 def test_other_settings_have_another_file(tmp_path):

@@ -58,14 +58,14 @@ def test_an_evaluation_takes_the_overrides_of_a_run(finished_run: Path, tmp_path
     environment = {"environment": CORRIDOR["environment"]["id"], "tasks": 1, "max_tokens": 3}
     plain = evaluate(model, overrides=["engine.dtype=bfloat16"], **environment, **usual)
     assert plain.task_set.conditions["dtype"] == "bfloat16"
-    for who, override, message in (
+    for name, override, message in (
         (model, "evaluation.tasks=3", "changes a run or a config"),
         ("random", "engine.dtype=bfloat16", "changes a run or a config"),
         (model, "engine.dtyp=bfloat16", "engine.dtype"),
         (str(finished_run), "engine.dtyp=bfloat16", "engine.dtype"),
     ):
         with pytest.raises(SettingsError, match=message):
-            evaluate(who, overrides=[override], **environment, **usual)
+            evaluate(name, overrides=[override], **environment, **usual)
 
 
 def test_the_engine_of_a_config_counts_more_than_that_of_the_run(finished_run: Path, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_journal_is_used_again_by_the_same_request_alone(tmp_path):
         evaluate("random", journals=tmp_path, **arguments)
         return {path.name for path in tmp_path.glob("*.jsonl")}
 
-    found = journals()
+    results = journals()
     for change in (
         {},
         {"workers": 1},
@@ -114,7 +114,7 @@ def test_a_journal_is_used_again_by_the_same_request_alone(tmp_path):
         {"episodes": tmp_path / "all.json"},
         {"concurrency": 1},
     ):
-        assert journals(**change) == found, change
+        assert journals(**change) == results, change
     for change in (
         {"split": "train"},
         {"kwargs": {"max_turns": 40}},
@@ -127,5 +127,5 @@ def test_a_journal_is_used_again_by_the_same_request_alone(tmp_path):
         {"context": {"template": {"date": "2026-01-01"}}},
     ):
         more = journals(**change)
-        assert len(more) == len(found) + 1, change
-        found = more
+        assert len(more) == len(results) + 1, change
+        results = more

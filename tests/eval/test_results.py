@@ -64,13 +64,13 @@ def test_an_empty_panel_is_refused():
 
 
 def test_the_order_of_the_episodes_does_not_matter():
-    one = EvalResult.from_episodes(four_tasks(), panel(4), "model", 0.4)
+    eval_result = EvalResult.from_episodes(four_tasks(), panel(4), "model", 0.4)
     other = EvalResult.from_episodes(four_tasks()[::-1], panel(4), "model", 0.4)
-    assert one.to_json() == other.to_json()
+    assert eval_result.to_json() == other.to_json()
     several = [episode("a", i, success=i == 2, turns=i + 1) for i in range(4)]
-    one = EvalResult.from_episodes(several, panel(1, tries=4), "model", 0.4)
-    assert one == EvalResult.from_episodes(several[::-1], panel(1, tries=4), "model", 0.4)
-    assert [one.turns for one in one.tasks[0].tries] == [1, 2, 3, 4]
+    eval_result = EvalResult.from_episodes(several, panel(1, tries=4), "model", 0.4)
+    assert eval_result == EvalResult.from_episodes(several[::-1], panel(1, tries=4), "model", 0.4)
+    assert [eval_result.turns for eval_result in eval_result.tasks[0].tries] == [1, 2, 3, 4]
 
 
 def test_pass_by_hand():
@@ -80,8 +80,8 @@ def test_pass_by_hand():
     result = EvalResult.from_episodes(episodes, panel(2, tries=4), "model", 1.0)
     assert result.pass_at_k == pytest.approx({1: 0.25, 2: (5 / 6) / 2, 4: 0.5})
     lines = [line.split() for line in result_lines(result)]
-    shown = {line[0]: line[1] for line in lines if line and line[0] in ("1", "2", "4")}
-    assert shown == {"1": "25.0", "2": "41.7", "4": "50.0"}
+    output = {line[0]: line[1] for line in lines if line and line[0] in ("1", "2", "4")}
+    assert output == {"1": "25.0", "2": "41.7", "4": "50.0"}
     assert EvalResult.from_episodes(four_tasks(), panel(4), "model", 0.4).pass_at_k == {}
 
 
@@ -105,7 +105,7 @@ tries = st.builds(
 @given(st.lists(st.lists(tries, min_size=2, max_size=2), min_size=1, max_size=5), st.text(max_size=20))
 @settings(deadline=None, max_examples=10)
 def test_a_result_survives_its_file(tmp_path_factory, tasks, model):
-    episodes = [episode(f"task {i}", j, **one) for i, pair in enumerate(tasks) for j, one in enumerate(pair)]
+    episodes = [episode(f"task {i}", j, **item) for i, pair in enumerate(tasks) for j, item in enumerate(pair)]
     result = EvalResult.from_episodes(
         episodes, panel(len(tasks), 2, kwargs={"max_turns": 5, "pair": (1, 2)}), model, 0.7
     )
@@ -121,13 +121,13 @@ def test_a_result_survives_its_file(tmp_path_factory, tasks, model):
 def edited(*path, value):
     """A good file in which one value is replaced, or removed when the value is ``...``."""
     record = json.loads(EvalResult.from_episodes(four_tasks(), panel(4), "model", 0.4).to_json())
-    place = record
+    location = record
     for key in path[:-1]:
-        place = place[key]
+        location = location[key]
     if value is ...:
-        del place[path[-1]]
+        del location[path[-1]]
     else:
-        place[path[-1]] = value
+        location[path[-1]] = value
     return json.dumps(record)
 
 
@@ -183,15 +183,24 @@ def test_arguments_that_json_cannot_hold_are_refused():
 )
 @settings(deadline=None, max_examples=80)
 def test_the_table_is_ascii_and_never_wider_than_asked(kinds, model, number, width):
-    episodes = [episode(f"t{i}", j, success=j == 0, kind=kind) for i, kind in enumerate(kinds) for j in range(number)]
+    episodes = [
+        episode(f"t{i}", j, success=j == 0, kind=type_name) for i, type_name in enumerate(kinds) for j in range(number)
+    ]
     lines = result_lines(EvalResult.from_episodes(episodes, panel(len(kinds), number), model, 0.4), width)
     assert all(len(line) <= width and line.isascii() and (line.isprintable() or not line) for line in lines)
 
 
 def test_the_table_says_what_was_measured():
     text = "\n".join(result_lines(EvalResult.from_episodes(four_tasks(), panel(4), "tiny", 0.4)))
-    for part in ("valid_unseen, 4 tasks once each", "0123456789abcdef", "50.0 [15.0, 85.0]", "heat", "2 of 4", "tiny"):
-        assert part in text
+    for segment in (
+        "valid_unseen, 4 tasks once each",
+        "0123456789abcdef",
+        "50.0 [15.0, 85.0]",
+        "heat",
+        "2 of 4",
+        "tiny",
+    ):
+        assert segment in text
 
 
 def test_results_under_unlike_prompts_do_not_compare():
@@ -236,28 +245,28 @@ def test_results_under_unlike_prompts_do_not_compare():
 )
 def test_the_same_tasks_are_the_same_panel_whatever_was_asked_for_to_get_them(environment, mine, theirs):
     both = {"max_turns": 30}
-    one, other = (replace(panel(2), environment=environment, kwargs=both | kwargs) for kwargs in (mine, theirs))
-    assert one.difference(other) is None and other.difference(one) is None
+    item, other = (replace(panel(2), environment=environment, kwargs=both | kwargs) for kwargs in (mine, theirs))
+    assert item.difference(other) is None and other.difference(item) is None
     played_otherwise = replace(other, kwargs=both | theirs | {"max_turns": 50})
-    assert one.difference(played_otherwise) == "kwargs {'max_turns': 30} against {'max_turns': 50}"
-    assert one.difference(replace(other, split_hash="f" * 16)).startswith("split hash")
+    assert item.difference(played_otherwise) == "kwargs {'max_turns': 30} against {'max_turns': 50}"
+    assert item.difference(replace(other, split_hash="f" * 16)).startswith("split hash")
 
 
 def test_what_changes_how_a_task_is_played_tells_panels_apart():
-    for environment, one, other in (
+    for environment, item, other in (
         ("gagpo/ALFWorld-v0", {"banner": True}, {"banner": False}),
         ("gagpo/WebShop-v0", {"search": "lucene"}, {}),
         ("gagpo/Math-v0", {"attempts": 1}, {"attempts": 3}),
         ("gagpo/SQL-v0", {"rows": 5}, {"rows": 1}),
     ):
-        panels = [replace(panel(2), environment=environment, kwargs=kwargs) for kwargs in (one, other)]
+        panels = [replace(panel(2), environment=environment, kwargs=kwargs) for kwargs in (item, other)]
         assert panels[0].difference(panels[1]).startswith("kwargs")
 
 
 @pytest.mark.parametrize(
     ("env_id", "kwargs"),
     [
-        *(("gagpo/Web-v0", {"form": form}) for form in ("names", "tools")),
+        *(("gagpo/Web-v0", {"form": format}) for format in ("names", "tools")),
         ("gagpo/Web-v0", {"timeout": 1.0}),
         ("gagpo/Program-v0", {"timeout": 1.0}),
         ("gagpo/Program-v0", {"memory": 100}),
@@ -270,16 +279,16 @@ def test_what_changes_how_a_task_is_played_tells_panels_apart():
 )
 def test_two_results_with_another_condition_cannot_be_compared(env_id, kwargs):
     env = creator_of(find_spec(env_id))
-    one, other = (replace(panel(2), environment=env_id, kwargs=env.material(arguments)) for arguments in ({}, kwargs))
+    item, other = (replace(panel(2), environment=env_id, kwargs=env.material(arguments)) for arguments in ({}, kwargs))
     (name,) = kwargs
     default = {name: env.material({})[name]}
-    assert one.difference(other) == f"kwargs {default} against {kwargs}".replace("()", "[]")  # as in a file
-    assert one.difference(one) is None
+    assert item.difference(other) == f"kwargs {default} against {kwargs}".replace("()", "[]")  # as in a file
+    assert item.difference(item) is None
 
 
 def test_comparing_results_imports_nothing_that_a_file_names(tmp_path, monkeypatch):
     (tmp_path / "trap.py").write_text("raise SystemExit('imported')", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     for environment in ("trap:Trap-v0", "Unknown-v0", "trap"):
-        one, other = (replace(panel(2), environment=environment, kwargs={"size": size}) for size in (1, 2))
-        assert one.difference(other) == "kwargs {'size': 1} against {'size': 2}"
+        item, other = (replace(panel(2), environment=environment, kwargs={"size": size}) for size in (1, 2))
+        assert item.difference(other) == "kwargs {'size': 1} against {'size': 2}"

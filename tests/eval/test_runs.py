@@ -60,7 +60,9 @@ def test_the_trainer_and_the_report_read_the_same_lines(tmp_path):
 def test_a_whole_run(tmp_path, make_run):
     run = load_run(make_run(tmp_path / "gagpo-seed1", iterations=10))
     assert run.name == "gagpo-seed1" and len(run.metrics) == 10 and run.splits() == ["valid_unseen", "valid_seen"]
-    stages = [(one.stage, one.iteration) for one in run.evaluations if one.split == "valid_unseen"]
+    stages = [
+        (evaluation.stage, evaluation.iteration) for evaluation in run.evaluations if evaluation.split == "valid_unseen"
+    ]
     assert stages == [("before", 0), ("iteration", 5), ("after", 10)]
     assert run.series("kl")[0] == list(range(1, 11))
     assert run.at(10, "turns_total") == run.metrics[-1]["turns_total"] and run.at(0, "turns_total") == 0

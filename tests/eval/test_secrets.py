@@ -28,15 +28,15 @@ def folder(tmp_path, make_run):
 
 
 def test_secrets_are_left_out_at_any_depth_and_over_several_lines(folder):
-    shown = yaml.safe_dump(shown_settings(folder / "config.yaml"))
-    assert "private" not in shown and shown.count("(not shown)") == 4
-    assert "max_tokens: 32" in shown and "tokenizer: fast" in shown and "host:80/v1" in shown
+    safe_dump = yaml.safe_dump(shown_settings(folder / "config.yaml"))
+    assert "private" not in safe_dump and safe_dump.count("(not shown)") == 4
+    assert "max_tokens: 32" in safe_dump and "tokenizer: fast" in safe_dump and "host:80/v1" in safe_dump
 
 
 def test_neither_report_nor_viewer_shows_one(folder):
     assert "private" not in report(folder).text
-    found = load_run(folder).settings
-    assert "private" not in str(found) and found["agent.max_tokens"] == "32"
+    settings = load_run(folder).settings
+    assert "private" not in str(settings) and settings["agent.max_tokens"] == "32"
 
 
 def test_a_file_that_names_itself_again_and_again_is_refused(tmp_path):

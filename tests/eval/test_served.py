@@ -91,17 +91,17 @@ def test_two_hundred_tasks_killed_ten_times_are_each_played_exactly_once_and_eve
             timeout=1500,  # a busy machine
         )
         assert done.returncode == 0 and done.stdout.strip() == "10", done.stderr[-2000:]
-        asked, answered = len(server.requests), server.answered
-        begun = sum(len(one["messages"]) == 1 for one in server.requests)
+        requests, answered = len(server.requests), server.answered
+        begun = sum(len(request["messages"]) == 1 for request in server.requests)
     result = EvalResult.load(tmp_path / "evals" / "result.json")
-    wanted = [f"t{n:03d}" for n in range(200)]
-    assert [task.task for task in result.tasks] == wanted and all(len(task.tries) == 1 for task in result.tasks)
+    expected = [f"t{n:03d}" for n in range(200)]
+    assert [task.task for task in result.tasks] == expected and all(len(task.tries) == 1 for task in result.tasks)
     assert result.successes == 200
     (path,) = (tmp_path / "evals").glob("*.jsonl")
     texts = [json.loads(line.rpartition(" ")[0]) for line in path.read_text().splitlines()]
-    assert sorted(one["episode"]["task"] for one in texts if "episode" in one) == wanted
+    assert sorted(request["episode"]["task"] for request in texts if "episode" in request) == expected
     usage = json.loads((tmp_path / "evals" / "usage.json").read_text())
-    assert asked <= usage["requests"] <= asked + 10 * 8  # those that a kill kept from being sent are counted
+    assert requests <= usage["requests"] <= requests + 10 * 8  # those that a kill kept from being sent are counted
     assert usage["prompt"] <= 10 * answered <= usage["prompt"] + 10 * usage["unanswered"]
     assert begun <= 200 * 1.3 + 10 * 8  # at most what was under way at a kill was begun again, faults aside
 
@@ -129,15 +129,15 @@ def test_the_same_command_plays_nothing_again_and_another_reuses_nothing(tmp_pat
     """What decides an episode is part of the journal's name, and of the result's panel, for a served model too."""
     with serving() as server:
         first = run(server, tmp_path)
-        asked = len(server.requests)
+        requests = len(server.requests)
         again = run(server, tmp_path)
-        assert len(server.requests) == asked and again.result.to_json() == first.result.to_json()
-        assert again.usage == first.usage and first.usage["requests"] == asked
-        for change, told in UNLIKE:
+        assert len(server.requests) == requests and again.result.to_json() == first.result.to_json()
+        assert again.usage == first.usage and first.usage["requests"] == requests
+        for change, reported in UNLIKE:
             before = len(server.requests)
             results = {"usual": first.result, "other": run(server, tmp_path, **change).result}
             assert len(server.requests) > before, change
-            with nullcontext() if told is None else pytest.raises(DifferentTaskSets, match=told):
+            with nullcontext() if reported is None else pytest.raises(DifferentTaskSets, match=reported):
                 compare_results(results)
         before = len(server.requests)
         more = run(server, tmp_path, episodes_per_task=2)  # the first tries are known
@@ -149,11 +149,11 @@ def test_a_limit_keeps_what_is_finished_and_holds_over_interruptions(tmp_path):
     with serving() as server:
         with pytest.raises(ApiError, match=r"of 4 episodes are kept, repeat the command to continue"):
             run(server, tmp_path, api={**prices, "limit_cost": 6.0}, concurrency=1)
-        asked = len(server.requests)
-        assert asked == 6
+        requests = len(server.requests)
+        assert requests == 6
         with pytest.raises(ApiError, match="is spent"):
             run(server, tmp_path, api={**prices, "limit_cost": 6.0}, concurrency=1)
-        assert len(server.requests) == asked
+        assert len(server.requests) == requests
         report = run(server, tmp_path, api={**prices, "limit_cost": 200.0}, concurrency=1)
         assert report.usage["cost"] == pytest.approx(len(server.requests))
         key, episodes = read_journal(report.journal)
@@ -185,13 +185,13 @@ def test_one_command_evaluates_whatever_answers(tmp_path, monkeypatch, capsys):
         common = ["eval", "openai:m", "--base-url", server.url, "--env", CORRIDOR, "--split", "test", "-q"]
         prices = ["--price-in", 2, "--price-out", 4]
         assert command(monkeypatch, *common, *prices, "--json", "--out", "r.json", "--episodes", "e.jsonl") == 0
-        asked = len(server.requests)
+        requests = len(server.requests)
         assert server.requests[0]["max_tokens"] == 512 and server.requests[0]["temperature"] == 0.4
-        told = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert told["success_rate"] == 1.0 and told["usage"]["requests"] == asked and told["usage"]["cost"] > 0
+        record = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert record["success_rate"] == 1.0 and record["usage"]["requests"] == requests and record["usage"]["cost"] > 0
         assert EvalResult.load(Path("r.json")).successes == 4 and len(Path("e.jsonl").read_text().splitlines()) == 4
-        assert command(monkeypatch, *common) == 0 and len(server.requests) == asked  # all is known from evals/
-        assert command(monkeypatch, *common, "--seed", 1, "-k", "max_turns=2") == 0 and len(server.requests) > asked
+        assert command(monkeypatch, *common) == 0 and len(server.requests) == requests  # all is known from evals/
+        assert command(monkeypatch, *common, "--seed", 1, "-k", "max_turns=2") == 0 and len(server.requests) > requests
 
 
 def test_a_stored_result_says_so_and_how_to_ask_again(tmp_path, monkeypatch, capsys):
@@ -201,16 +201,16 @@ def test_a_stored_result_says_so_and_how_to_ask_again(tmp_path, monkeypatch, cap
         assert command(monkeypatch, *common) == 0
         first = capsys.readouterr().out
         assert "NOTE" not in first and "stored_episodes" not in json.loads(first.splitlines()[-1])
-        asked = len(server.requests)
+        requests = len(server.requests)
         assert command(monkeypatch, *common) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith("NOTE: 4 of 4 episodes are stored answers of an earlier evaluation")
-        assert json.loads(lines[-1])["stored_episodes"] == 4 and len(server.requests) == asked
+        assert json.loads(lines[-1])["stored_episodes"] == 4 and len(server.requests) == requests
         assert command(monkeypatch, *common, "--episodes-per-task", "2") == 0
         assert capsys.readouterr().out.startswith("NOTE: 4 of 8 episodes")
         Path(json.loads(lines[-1])["journal"]).unlink()  # as the note says
         assert command(monkeypatch, *common) == 0 and "NOTE" not in capsys.readouterr().out
-        assert len(server.requests) >= 2 * asked
+        assert len(server.requests) >= 2 * requests
 
 
 def test_a_served_model_meets_the_panel_of_a_config(tmp_path, monkeypatch, capsys):

@@ -38,8 +38,8 @@ def test_scipy_is_imported_where_it_is_needed_alone():
 def test_wilson_is_that_of_scipy(successes, failures, level):
     assume(successes + failures)
     expected = binomtest(successes, successes + failures).proportion_ci(level, "wilson")
-    found = wilson(successes, successes + failures, level)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    results = wilson(successes, successes + failures, level)
+    assert (results.low, results.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.floats(0.5, 0.999))
@@ -130,8 +130,8 @@ def test_paired_difference_by_hand():
 
 def test_paired_difference_agrees_with_the_published_example():
     # Newcombe (1998): 20 pairs both, 12 only the one, 2 only the other, 16 neither; method 10 gives .0562 to .3292.
-    one, other = [1] * 32 + [0] * 18, [1] * 20 + [0] * 12 + [1] * 2 + [0] * 16
-    interval = paired_difference((other, [1] * 50), (one, [1] * 50))
+    item, other = [1] * 32 + [0] * 18, [1] * 20 + [0] * 12 + [1] * 2 + [0] * 16
+    interval = paired_difference((other, [1] * 50), (item, [1] * 50))
     assert (interval.low, interval.value, interval.high) == pytest.approx((0.0562, 0.2, 0.3292), abs=5e-5)
 
 
@@ -144,11 +144,11 @@ def test_equal_results_leave_room_for_a_difference():
 @settings(deadline=None, max_examples=100)
 def test_swapping_the_sides_negates_the_difference(pairs):
     tries = [3] * len(pairs)
-    one, two = ([a for a, _ in pairs], tries), ([b for _, b in pairs], tries)
-    forth, back = paired_difference(one, two), paired_difference(two, one)
+    item, two = ([a for a, _ in pairs], tries), ([b for _, b in pairs], tries)
+    forth, back = paired_difference(item, two), paired_difference(two, item)
     assert (forth.low, forth.high) == pytest.approx((-back.high, -back.low), abs=1e-9)
     assert -1 <= forth.low <= forth.value + 1e-12 and forth.value <= forth.high + 1e-12 <= 1 + 1e-9
-    assert paired_test(one, two)[0] == pytest.approx(paired_test(two, one)[0])
+    assert paired_test(item, two)[0] == pytest.approx(paired_test(two, item)[0])
 
 
 def test_sign_flips_of_single_tries_are_mcnemar_by_hand():
@@ -163,7 +163,7 @@ def test_sign_flips_of_single_tries_are_mcnemar_by_hand():
 def test_sign_flips_of_whole_numbers_equal_trying_all_of_them(differences):
     observed = abs(sum(differences))
     flips = itertools.product((-1, 1), repeat=len(differences))
-    sums = [abs(sum(s * d for s, d in zip(signs, differences, strict=True))) for signs in flips]
+    sums = [abs(sum(s * d for s, d in zip(flip, differences, strict=True))) for flip in flips]
     assert sign_flip_test(differences) == pytest.approx(sum(x >= observed for x in sums) / len(sums))
 
 
@@ -266,8 +266,8 @@ def test_a_detectable_difference_is_found_as_often_as_it_says(seeds):
     values = rng.normal(size=seeds)
     difference = detectable_difference(values)
     pairs = rng.normal(difference, np.sqrt(2) * values.std(ddof=1), size=(4000, seeds))
-    found = np.mean([paired_t(pair) < 0.05 for pair in pairs])
-    assert abs(found - 0.8) < 0.025
+    results = np.mean([paired_t(pair) < 0.05 for pair in pairs])
+    assert abs(results - 0.8) < 0.025
 
 
 def test_one_seed_shows_no_difference():

@@ -107,7 +107,7 @@ def test_folders_and_files_stand_together(tmp_path, make_run):
     folders = [make_run(tmp_path / f"gagpo-seed{i}", seed=i, iterations=6) for i in (1, 2)]
     study = study_of(group_runs(folders))
     (method,) = study.methods
-    assert method.label == "gagpo" and [one.seed for one in method.rows] == [1, 2]
+    assert method.label == "gagpo" and [item.seed for item in method.rows] == [1, 2]
     assert study.table().header[3:] == ["after %", "minus before", "p (Holm)", "1,000 tokens", "minutes"]
     lines = [json.dumps({"study": "x", **row.model_dump(exclude_none=True)}) + "\n" for row in method.rows]
     (tmp_path / "rows.jsonl").write_text("".join(lines))

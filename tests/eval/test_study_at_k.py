@@ -46,7 +46,7 @@ def rates(label, k):
 
 def test_differences_are_paired_by_seed_and_corrected_for_every_k(runs):
     passed, majority, solutions = measure_studies(study_of(group_runs(runs)))
-    assert [one.measure.name for one in (passed, majority, solutions)] == ["pass@k", "majority@k", "solutions@k"]
+    assert [item.measure.name for item in (passed, majority, solutions)] == ["pass@k", "majority@k", "solutions@k"]
     assert list(passed.methods) == [1, 2, 4]
     gaps = {k: [b - a for a, b in zip(rates("gagpo", k), rates("grpo", k), strict=True)] for k in (1, 2, 4)}
     corrected = holm([paired_t(gap) for gap in gaps.values()])
@@ -67,12 +67,12 @@ def test_one_method_against_its_start(runs):
 
 @pytest.mark.parametrize("width", [30, 60, 100])
 def test_the_tables_fit(runs, width):
-    for one in measure_studies(study_of(group_runs(runs))):
-        lines = one.lines(width)
+    for measure_study in measure_studies(study_of(group_runs(runs))):
+        lines = measure_study.lines(width)
         assert all(len(line) <= width and line.isascii() for line in lines)
-        assert one.measure.name in " ".join(lines) and "difference" in " ".join(lines)
-    assert all("±" in line for line in one.table().markdown()[2:])
-    json.dumps([one.record() for one in measure_studies(study_of(group_runs(runs)))])
+        assert measure_study.measure.name in " ".join(lines) and "difference" in " ".join(lines)
+    assert all("±" in line for line in measure_study.table().markdown()[2:])
+    json.dumps([measure_study.record() for measure_study in measure_studies(study_of(group_runs(runs)))])
 
 
 def test_rows_of_files_keep_the_measures(runs, tmp_path):
@@ -82,7 +82,9 @@ def test_rows_of_files_keep_the_measures(runs, tmp_path):
     path.write_text("".join(json.dumps(row.model_dump(exclude_none=True)) + "\n" for row in rows))
     assert read_rows(path) == rows
     stored = study_of({}, [path])
-    assert [one.table() for one in measure_studies(stored)] == [one.table() for one in measure_studies(study)]
+    assert [measure_study.table() for measure_study in measure_studies(stored)] == [
+        measure_study.table() for measure_study in measure_studies(study)
+    ]
     assert list(measure_studies(stored, [2])[0].methods) == [2]
     with pytest.raises(InvalidArgument, match=r"--pass-at 3: gagpo, seed 1, has no pass@3 \(stored k: 1, 2, 4\)"):
         measure_studies(stored, [3])
@@ -97,7 +99,10 @@ def test_rows_of_files_keep_the_measures(runs, tmp_path):
 
 def test_a_measure_that_some_runs_lack_is_left_out(runs):
     measured([4, 4, 4], answers=False).save(runs[0] / "evals" / "after-test.json")
-    assert [one.measure.name for one in measure_studies(study_of(group_runs(runs)))] == ["pass@k", "solutions@k"]
+    assert [measure_study.measure.name for measure_study in measure_studies(study_of(group_runs(runs)))] == [
+        "pass@k",
+        "solutions@k",
+    ]
     measured([1, 0, 1], tries=1).save(runs[0] / "evals" / "after-test.json")
     assert measure_studies(study_of(group_runs(runs[:1]))) == []
 

@@ -36,8 +36,8 @@ def write_suite(folder, name, rise=0.0, task_sets=RATES):
 def test_every_task_set_counts_equally_in_the_mean(tmp_path):
     suite = write_suite(tmp_path, "low")
     assert suite.mean.value == pytest.approx(0.45)  # not (6 + 6) / 30
-    parts = [wilson(6, 20), wilson(6, 10)]
-    expected = np.hypot(*(part.value - part.low for part in parts)) / 2
+    segments = [wilson(6, 20), wilson(6, 10)]
+    expected = np.hypot(*(segment.value - segment.low for segment in segments)) / 2
     assert suite.mean.low == pytest.approx(0.45 - expected)
     assert mean_of([Interval(0.5, 0.4, 0.7)]) == Interval(0.5, 0.4, 0.7)
 

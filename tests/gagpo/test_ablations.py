@@ -67,8 +67,11 @@ def test_a_sum_of_other_credits(seed, divide):
     options["unit"] = "deviation" if divide else "none"
     batch, algorithm = random_batch(seed), load("graph_sum", {"credit": options})
     by_token = [group_relative(batch), None, gigpo.advantages(batch)]
-    parts = [[[turn[0] for turn in row] for row in part] if part else graph_sum.graph_steps(batch) for part in by_token]
-    expected = per_turn(batch, graph_sum.weighted(parts, options["weights"], divide))
+    segments = [
+        [[turn[0] for turn in row] for row in segment] if segment else graph_sum.graph_steps(batch)
+        for segment in by_token
+    ]
+    expected = per_turn(batch, graph_sum.weighted(segments, options["weights"], divide))
     advantage = credit_of(batch, algorithm)
     assert advantage == pytest.approx(flat(expected), abs=1e-9)
     assert_same_loss(batch, algorithm, advantage, gagpo.loss(batch, expected))
@@ -213,13 +216,13 @@ def successes(batch, group) -> list[bool]:
 @pytest.mark.parametrize("dispersion", ["std", "mad", "iqr"])
 @pytest.mark.parametrize(("settings", "formula"), [({}, {}), (RADIUS, FORMULA)])
 def test_agpos_radius(dispersion, skewness, settings, formula):
-    kinds = {"dispersion": dispersion, "skewness": skewness}
-    cells = {"credit": {"dispersion": dispersion}, "controllers": {"agpo": {"radius": settings, **kinds}}}
+    type_names = {"dispersion": dispersion, "skewness": skewness}
+    cells = {"credit": {"dispersion": dispersion}, "controllers": {"agpo": {"radius": settings, **type_names}}}
     for seed in SEEDS:
         batch, algorithm = random_batch(seed), load("agpo_adaptive", cells)
         controllers = probed(batch, algorithm)
         radii = {
-            group: agpo_adaptive.radius(successes(batch, group), entropy, 1.0, 0.1 * 0.3, **kinds, **formula)
+            group: agpo_adaptive.radius(successes(batch, group), entropy, 1.0, 0.1 * 0.3, **type_names, **formula)
             for group, entropy in ((1, 0.6), (4, 1.4))
         }
         expected = agpo_adaptive.advantages(batch, dispersion)

@@ -16,9 +16,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
 
 def example(name: str) -> str:
     """The page's code block of that name."""
-    found = re.search(rf"```python {name}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert found, f"{PAGE} has no block {name}"
-    return found.group(1)
+    match = re.search(rf"```python {name}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert match, f"{PAGE} has no block {name}"
+    return match.group(1)
 
 
 def run(name: str) -> dict:
@@ -109,7 +109,7 @@ def test_trl_trains_a_tiny_model(tmp_path, many_turns, truncated):
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
     from trl import GRPOConfig
 
-    raw = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="<pad>"))
+    raw = Tokenizer(models.WordLevel({word: location for location, word in enumerate(WORDS)}, unk_token="<pad>"))
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>")
     torch.manual_seed(0)
@@ -122,12 +122,14 @@ def test_trl_trains_a_tiny_model(tmp_path, many_turns, truncated):
         """A turn of two tokens, an observation that tells whether the first was "left", and a turn of one token."""
         ids = torch.tensor([tokenizer(prompt)["input_ids"] for prompt in prompts])
         first = trainer.model.generate(ids, do_sample=True, max_new_tokens=2, min_new_tokens=2)
-        seen = torch.tensor([[WORDS.index("door" if row[-2] == 3 else "wall")] for row in first.tolist()])
-        whole = trainer.model.generate(torch.cat([first, seen], 1), do_sample=True, max_new_tokens=1, min_new_tokens=1)
-        completions = whole[:, ids.shape[1] :].tolist()
-        for place, said in enumerate(completions):
-            cut = truncated == "all masked" or place % 2
-            said[-1] = said[-1] if truncated == "counted" else 3 if cut else WORDS.index("<eos>")
+        observed = torch.tensor([[WORDS.index("door" if row[-2] == 3 else "wall")] for row in first.tolist()])
+        responses = trainer.model.generate(
+            torch.cat([first, observed], 1), do_sample=True, max_new_tokens=1, min_new_tokens=1
+        )
+        completions = responses[:, ids.shape[1] :].tolist()
+        for location, messages in enumerate(completions):
+            cut = truncated == "all masked" or location % 2
+            messages[-1] = messages[-1] if truncated == "counted" else 3 if cut else WORDS.index("<eos>")
         return {
             "prompt_ids": ids.tolist(),
             "completion_ids": completions,

@@ -31,8 +31,8 @@ def test_the_tables_of_controllers_have_all_options_with_their_defaults(place):
     )[1]
     rows = dict(re.findall(r"^\| `(\w+)` \| ([\w.-]+) \|", section.split("\n\n")[0], re.MULTILINE))
     settings = ControllerSettings(apmpo=Apmpo(), agpo=Agpo())
-    for part in place.split("."):
-        settings = getattr(settings, part)
+    for segment in place.split("."):
+        settings = getattr(settings, segment)
     options = {name: value for name, value in settings if not isinstance(value, Options)}
     assert rows.keys() == options.keys()
     for name, default in rows.items():

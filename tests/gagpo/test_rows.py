@@ -37,8 +37,8 @@ SEEDS = range(3)
 
 def oracle(name):
     """The paper's advantages and loss."""
-    places = OTHERS.get(name, (f"{name}.advantages", f"{name}.loss"))
-    modules = (place.split(".") for place in places)
+    locations = OTHERS.get(name, (f"{name}.advantages", f"{name}.loss"))
+    modules = (location.split(".") for location in locations)
     return [getattr(PAPERS[module], function) for module, function in modules]
 
 
@@ -122,9 +122,9 @@ def test_a_credits_options_in_value_and_gradient(name, options):
     for seed in range(8):
         batch, algorithm = random_batch(seed), load(name, {"credit": options})
         expected = paper_advantages(batch, **options)
-        mine = credit_of(batch, algorithm)
-        assert mine == pytest.approx(flat(expected), abs=1e-9)
-        assert_same_loss(batch, algorithm, mine, paper_loss(batch, expected))
+        actual = credit_of(batch, algorithm)
+        assert actual == pytest.approx(flat(expected), abs=1e-9)
+        assert_same_loss(batch, algorithm, actual, paper_loss(batch, expected))
 
 
 WEBSHOP = {"norm": "mean", "retain_coverage": 0.5, "rest": 0.5, "eta": 1.0, "retain_branches": True}
@@ -133,8 +133,8 @@ WEBSHOP = {"norm": "mean", "retain_coverage": 0.5, "rest": 0.5, "eta": 1.0, "ret
 @pytest.mark.parametrize("seed", range(12))
 def test_milegpo_with_its_settings_for_webshop(seed):
     batch = random_batch(seed)
-    mine = credit_of(batch, load("milegpo", {"credit": WEBSHOP}))
-    assert mine == pytest.approx(flat(milegpo.advantages(batch, **milegpo.WEBSHOP)), abs=1e-9)
+    actual = credit_of(batch, load("milegpo", {"credit": WEBSHOP}))
+    assert actual == pytest.approx(flat(milegpo.advantages(batch, **milegpo.WEBSHOP)), abs=1e-9)
 
 
 RECIPE = {"gamma": 0.1, "unreachable": "farther", "penalised": True, "statistics": "turn"}
@@ -143,8 +143,8 @@ RECIPE = {"gamma": 0.1, "unreachable": "farther", "penalised": True, "statistics
 @pytest.mark.parametrize("seed", range(12))
 def test_graphgpos_released_recipe_with_invalid_actions(seed):
     batch = random_batch(seed)
-    mine = credit_of(batch, load("graphgpo", {"credit": RECIPE}))
-    assert mine == pytest.approx(flat(graphgpo.recipe(batch)), abs=1e-9)
+    actual = credit_of(batch, load("graphgpo", {"credit": RECIPE}))
+    assert actual == pytest.approx(flat(graphgpo.recipe(batch)), abs=1e-9)
 
 
 @pytest.mark.parametrize("divergence", ["tv", "kl"])
@@ -158,9 +158,9 @@ def test_dppo_token_by_token_in_value_and_gradient(divergence, seed):
     terms = [dppo.term(*each, divergence, delta) for each in zip(new, old, advantage.tolist(), strict=True)]
     expected = -torch.stack(terms).mean()
     algorithm = load("dppo", {"gate": {"divergence": divergence}, "aggregation": "token_mean"})
-    mine, _ = policy_loss(new, old, advantage, Layout.of(torch.arange(40)), algorithm)
-    assert mine.item() == pytest.approx(expected.item(), abs=1e-12)
-    gradients = [torch.autograd.grad(loss, new)[0] for loss in (mine, expected)]
+    actual, _ = policy_loss(new, old, advantage, Layout.of(torch.arange(40)), algorithm)
+    assert actual.item() == pytest.approx(expected.item(), abs=1e-12)
+    gradients = [torch.autograd.grad(loss, new)[0] for loss in (actual, expected)]
     assert gradients[0].numpy() == pytest.approx(gradients[1].numpy(), abs=1e-12)
     assert 5 < int((gradients[0] == 0).sum()) < 35
 
@@ -168,14 +168,14 @@ def test_dppo_token_by_token_in_value_and_gradient(divergence, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_max_rl_matches_the_derived_estimator(seed):
     batch = random_batch(seed)
-    mine = flat(maxrl.advantages(batch))
+    actual = flat(maxrl.advantages(batch))
     derived = {}
     for group in {episode.group for episode in batch}:
         members = [episode for episode in batch if episode.group == group]
         weights = maxrl.score_weights([float(episode.success) for episode in members])
         derived |= {id(episode): len(members) * w for episode, w in zip(members, weights, strict=True)}
     expected = [derived[id(episode)] for episode in batch for turn in episode.turns for _ in turn.new]
-    assert mine == pytest.approx(expected)
+    assert actual == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("by", ["groups", "spread"])
@@ -183,21 +183,21 @@ def test_max_rl_matches_the_derived_estimator(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_variance_filter(by, share, seed):
     batch = [episode for offset in range(0, 30, 10) for episode in random_batch(seed + offset)]
-    for place, episode in enumerate(batch):
-        episode.group += 10 * (place // 8)
+    for location, episode in enumerate(batch):
+        episode.group += 10 * (location // 8)
     spread = starpo_s.spreads(batch)
     chosen = (starpo_s.top_share if by == "groups" else starpo_s.top_sum)(spread, share)
     settings = ControllerSettings(variance_filter={"by": by, "share": share})
-    kept = Controllers(settings).keep(turns_of(batch))
-    assert {episode.group for episode, keep in zip(batch, kept, strict=True) if keep} == chosen
-    assert all(keep == (episode.group in chosen) for episode, keep in zip(batch, kept, strict=True))
+    retained = Controllers(settings).keep(turns_of(batch))
+    assert {episode.group for episode, keep in zip(batch, retained, strict=True) if keep} == chosen
+    assert all(keep == (episode.group in chosen) for episode, keep in zip(batch, retained, strict=True))
 
 
 def test_the_critics_loss_is_ppos():
     rng = np.random.default_rng(0)
     value, old, target = rng.normal(size=(3, 20))
-    mine, _ = value_loss(torch.tensor(value), torch.tensor(old), torch.tensor(target), clip=0.2)
-    assert mine.item() == pytest.approx(ppo.value_loss(value, old, target), abs=1e-12)
+    actual, _ = value_loss(torch.tensor(value), torch.tensor(old), torch.tensor(target), clip=0.2)
+    assert actual.item() == pytest.approx(ppo.value_loss(value, old, target), abs=1e-12)
 
 
 def test_the_temperature_of_adaptive_agpo():

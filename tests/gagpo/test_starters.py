@@ -41,9 +41,9 @@ def own(corridor, warm_model, tmp_path, monkeypatch):
 
 def test_a_starter_is_the_model_in_half_precision(own, warm_model):
     stored, original = load_model("starter:walker"), load_model(warm_model)
-    for (name, mine), (_, theirs) in zip(stored.named_parameters(), original.named_parameters(), strict=True):
-        assert mine.dtype == torch.float32, name
-        assert torch.equal(mine, theirs.half().float()), name
+    for (name, actual), (_, expected) in zip(stored.named_parameters(), original.named_parameters(), strict=True):
+        assert actual.dtype == torch.float32, name
+        assert torch.equal(actual, expected.half().float()), name
     assert load_tokenizer("starter:walker").encode("left right") == load_tokenizer(warm_model).encode("left right")
 
 
@@ -51,26 +51,26 @@ def test_few_bits_make_a_smaller_starter_that_is_nearly_the_model(own, corridor,
     few = ship(warm_model, "few", corridor(), bits=6)
     assert starters.read(few).size < 0.7 * starters.read(own).size
     stored, original = load_model("starter:few"), load_model(warm_model)
-    for (name, mine), (_, theirs) in zip(stored.named_parameters(), original.named_parameters(), strict=True):
-        if mine.dim() > 1:
-            assert max(len(row.unique()) for row in mine) <= 2**6 - 1, name
-            assert (mine - theirs).abs().max() <= theirs.abs().max() / (2**5 - 1), name
+    for (name, actual), (_, expected) in zip(stored.named_parameters(), original.named_parameters(), strict=True):
+        if actual.dim() > 1:
+            assert max(len(row.unique()) for row in actual) <= 2**6 - 1, name
+            assert (actual - expected).abs().max() <= expected.abs().max() / (2**5 - 1), name
 
 
 def test_an_unpacked_starter_that_is_damaged_is_unpacked_again(own):
     folder = Path(starters.folder_of("starter:walker"))
-    whole = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(whole[:-1])
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[:-1])
     load_model("starter:walker")
-    assert (folder / "model.safetensors").read_bytes() == whole
+    assert (folder / "model.safetensors").read_bytes() == data
 
 
 def test_the_manifest_says_what_it_is(own):
-    one = starters.find("starter:walker")
-    assert one.manifest["parameters"] == sum(p.numel() for p in load_model("starter:walker").parameters())
-    assert one.manifest["results"]["first"]["episodes"] > 0 and one.manifest["first_losses"] == FIRST
-    assert one.manifest["data"] and one.size < MOST_BYTES
-    assert load(one.settings).environment.id == CORRIDOR
+    item = starters.find("starter:walker")
+    assert item.manifest["parameters"] == sum(p.numel() for p in load_model("starter:walker").parameters())
+    assert item.manifest["results"]["first"]["episodes"] > 0 and item.manifest["first_losses"] == FIRST
+    assert item.manifest["data"] and item.size < MOST_BYTES
+    assert load(item.settings).environment.id == CORRIDOR
 
 
 def test_a_starter_knows_its_own_env(own):
@@ -80,10 +80,10 @@ def test_a_starter_knows_its_own_env(own):
 
 def test_a_starter_can_be_trained(own, corridor, tmp_path):
     config = corridor(model="starter:walker", sft=None)
-    said = gagpo("sft", config)
-    assert "comes with the package" in said
-    said = gagpo("train", config, "training.iterations=1", "--runs", tmp_path / "runs", "-q")
-    assert "report:" in said
+    messages = gagpo("sft", config)
+    assert "comes with the package" in messages
+    messages = gagpo("train", config, "training.iterations=1", "--runs", tmp_path / "runs", "-q")
+    assert "report:" in messages
 
 
 def _flip(folder: Path) -> None:
@@ -111,9 +111,9 @@ DAMAGE = {
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_damage_is_named(own, what):
-    change, said = DAMAGE[what]
+    change, messages = DAMAGE[what]
     change(own)
-    with pytest.raises(InvalidArgument, match=said):
+    with pytest.raises(InvalidArgument, match=messages):
         load_model("starter:walker")
 
 
@@ -134,10 +134,10 @@ def test_starters_fit_the_size_limit():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_starter_is_whole_small_and_explained(name):
-    one = starters.find(name)
-    assert one.size <= MOST_BYTES
-    assert one.manifest["results"] and one.manifest["commands"] and one.manifest["data"]
-    assert load(one.settings).environment.id == one.manifest["environment"]
+    item = starters.find(name)
+    assert item.size <= MOST_BYTES
+    assert item.manifest["results"] and item.manifest["commands"] and item.manifest["data"]
+    assert load(item.settings).environment.id == item.manifest["environment"]
 
 
 HELD_OUT = {  # a few held-out tasks of each environment
@@ -154,13 +154,13 @@ HELD_OUT = {  # a few held-out tasks of each environment
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_shipped_starter_plays_better_than_chance(name, tmp_path, monkeypatch):
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path))
-    one = starters.find(name)
-    environment = one.manifest["environment"]
+    item = starters.find(name)
+    environment = item.manifest["environment"]
     if environment == "gagpo/Web-v0" and not (shutil.which("chromium") and shutil.which("chromedriver")):
         pytest.skip("Chromium is not installed")
     split, kwargs = HELD_OUT[environment]
     if environment == "gagpo/Math-v0":  # in one turn or in several, as the starter was made for
-        kwargs = {**load(one.settings).environment.kwargs, **kwargs}
+        kwargs = {**load(item.settings).environment.kwargs, **kwargs}
     wins = {}
     for model in (f"starter:{name}", "random"):
         wins[model] = measure(

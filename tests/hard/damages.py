@@ -22,24 +22,24 @@ def damages(folder: Path, count: int, seed: int, only: int | None = None) -> Tal
     begin = time.monotonic()
     run = make_run(folder)
     (*_, checkpoint) = sorted((run / "checkpoints").iterdir())
-    kept = folder / "whole"
-    shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(checkpoint, kept)
+    retained = folder / "whole"
+    shutil.rmtree(retained, ignore_errors=True)
+    shutil.copytree(checkpoint, retained)
     undamaged = attempt(lambda: loaded(run))
     if undamaged.verdict != FINE:
         raise RuntimeError(f"the undamaged run does not load: {undamaged.words}")
     tally = Tally("damaged checkpoints")
-    files = sorted(path.relative_to(kept) for path in kept.rglob("*") if path.is_file())
+    files = sorted(path.relative_to(retained) for path in retained.rglob("*") if path.is_file())
     for case in range(count) if only is None else [only]:
         rng = random.Random(f"{seed}/{case}")
         file, damage = rng.choice(files), rng.choice(list(DAMAGES))
         shutil.rmtree(checkpoint)
-        shutil.copytree(kept, checkpoint)
+        shutil.copytree(retained, checkpoint)
         DAMAGES[damage](checkpoint / file, rng)
         outcome = _judged(attempt(lambda: loaded(run)), undamaged, file)
         tally.add(f"damages --only {case} ({damage} in {file})", outcome)
     shutil.rmtree(checkpoint)
-    shutil.copytree(kept, checkpoint)
+    shutil.copytree(retained, checkpoint)
     tally.seconds = time.monotonic() - begin
     return tally
 
@@ -55,27 +55,27 @@ def _judged(outcome: Outcome, undamaged: Outcome, file: Path) -> Outcome:
 def loaded(run: Path) -> str:
     """A digest of all that a resumed run takes from its last checkpoint."""
     trainer = Trainer(RunFolder.open(run), quiet=True)
-    seen = hashlib.sha256()
+    sha256 = hashlib.sha256()
 
     def look(value: object) -> None:
         if isinstance(value, torch.Tensor):
-            seen.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            sha256.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         elif isinstance(value, dict):
             for key in sorted(value, key=str):
-                seen.update(str(key).encode())
+                sha256.update(str(key).encode())
                 look(value[key])
         elif isinstance(value, list | tuple):
             for item in value:
                 look(item)
         else:
-            seen.update(repr(value).encode())
+            sha256.update(repr(value).encode())
 
     look(trainer.learner.model.state_dict())
     look(trainer.learner.optimizer.state_dict())
     look(trainer._state())
     look(trainer.learner.model.config.to_dict())
     look(trainer.learner.policy.tokenizer.get_vocab())
-    return seen.hexdigest()
+    return sha256.hexdigest()
 
 
 # Damages --------------------------------------------------------------------------------------------------------------
@@ -112,8 +112,8 @@ def delete(path: Path, rng: random.Random) -> None:
 
 def exchange(path: Path, rng: random.Random) -> None:
     """Put another file of the checkpoint in its place."""
-    others = [other for other in path.parent.iterdir() if other.is_file() and other != path]
-    shutil.copy(rng.choice(others), path) if others else truncate(path, rng)
+    remaining = [other for other in path.parent.iterdir() if other.is_file() and other != path]
+    shutil.copy(rng.choice(remaining), path) if remaining else truncate(path, rng)
 
 
 DAMAGES: dict[str, Callable[[Path, random.Random], None]] = {

@@ -101,20 +101,25 @@ def _flood(env: str, kwargs: dict[str, Any], count: int, rng: random.Random) -> 
 
 def _action(event: Event, rng: random.Random) -> str:
     """Known garbage, random pieces or characters, or a valid action, sometimes damaged."""
-    kind = rng.random()
-    if kind < 0.02:
+    type_name = rng.random()
+    if type_name < 0.02:
         return rng.choice(list(GARBAGE.values()))
-    if kind < 0.4:
+    if type_name < 0.4:
         return rng.choice(("", " ")).join(rng.choice(PIECES) for _ in range(rng.randint(1, 12)))
-    if kind < 0.5:
+    if type_name < 0.5:
         return "".join(chr(rng.randrange(sys.maxunicode)) for _ in range(rng.randint(1, 40)))
-    if kind < 0.55:
+    if type_name < 0.55:
         return rng.choice(PIECES) * rng.randint(1, 2000)
-    known = event.info.get("admissible_actions") or ["search[red mug]", "click[buy now]", "answer 12", "calculate 1+1"]
-    text = list(rng.choice(known))
+    recorded = event.info.get("admissible_actions") or [
+        "search[red mug]",
+        "click[buy now]",
+        "answer 12",
+        "calculate 1+1",
+    ]
+    text = list(rng.choice(recorded))
     for _ in range(rng.randint(0, 3)):
-        place = rng.randrange(len(text) + 1)
-        text[place : place + rng.randint(0, 2)] = rng.choice(PIECES)
+        randrange = rng.randrange(len(text) + 1)
+        text[randrange : randrange + rng.randint(0, 2)] = rng.choice(PIECES)
     return "".join(text)
 
 
@@ -150,11 +155,11 @@ _BOMBS = (
 def queries(folder: Path, count: int, seed: int, only: int | None = None) -> Tally:
     """Send ``count`` hostile queries to a generated database and to one in a file."""
     tally, begin = Tally("SQL queries"), time.monotonic()
-    place = folder / "people.sqlite"
-    with contextlib.closing(sqlite3.connect(place)) as database, database:
+    location = folder / "people.sqlite"
+    with contextlib.closing(sqlite3.connect(location)) as database, database:
         database.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT NOT NULL)")
         database.executemany("INSERT INTO people VALUES (?, ?)", [(1, "Ann"), (2, "Bo")])
-    sources: tuple[Source, ...] = (PEOPLE, str(place))
+    sources: tuple[Source, ...] = (PEOPLE, str(location))
     process, before = QueryProcess(), _files(folder)
     for case in _cases(count, only):
         rng = random.Random(f"{seed}/{case}/queries")
@@ -178,8 +183,8 @@ def _query(rng: random.Random) -> str:
     if rng.random() < 0.2:
         sql = f"SELECT * FROM ({sql}) WHERE 1 IN (SELECT id FROM people)"
     if rng.random() < 0.2:
-        place = rng.randrange(len(sql))
-        sql = sql[:place] + rng.choice(("'", "(", ";", "--", "\x00", "\ud800", "%", " " * 9000)) + sql[place:]
+        randrange = rng.randrange(len(sql))
+        sql = sql[:randrange] + rng.choice(("'", "(", ";", "--", "\x00", "\ud800", "%", " " * 9000)) + sql[randrange:]
     return sql
 
 
@@ -257,15 +262,15 @@ def answers(folder: Path, count: int, seed: int, only: int | None = None) -> lis
 def _ask(steps: list[bytes | float], sound: bytes, ask: Callable[[RawServer], str]) -> Outcome:
     """Give the hostile answer to the first request, and the valid one to a retry."""
     with answering(lambda number: steps if number == 0 else [sound]) as server, ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(ask, server)
+        future = thread.submit(ask, server)
         try:
-            wrong = asked.result(HANGS)
+            wrong = future.result(HANGS)
         except Hanging:
             server.free.set()
             return Outcome(FAULT, f"hangs for more than {HANGS:g} s")
         except GagpoError as error:
-            words = str(error)
-            return Outcome(FAULT if "\n" in words or len(words) > 1000 else REFUSED, words)
+            tokens = str(error)
+            return Outcome(FAULT if "\n" in tokens or len(tokens) > 1000 else REFUSED, tokens)
         except BaseException:
             return Outcome(FAULT, " | ".join(traceback.format_exc().splitlines()[-3:]))
         if server.sent > MOST_SENT:
@@ -303,25 +308,25 @@ def _ask_vllm(server: RawServer) -> str:
 
 def _answer(sound: bytes, rng: random.Random) -> tuple[list[bytes | float], str]:
     """A damaged answer: what the server sends (seconds are pauses), and how it was damaged."""
-    whole, kind = reply(sound), rng.random()
-    if kind < 0.6:
+    full, type_name = reply(sound), rng.random()
+    if type_name < 0.6:
         body, how = mutated(sound, rng, values=True)
         return [reply(body)], how
-    if kind < 0.75:
+    if type_name < 0.75:
         status, more = rng.choice(STATUSES), rng.sample(HEADERS, rng.choice((0, 1, 1, 2)))
         lines = [f"HTTP/1.1 {status}", f"content-length: {len(sound)}", *more, "", ""]
-        return ["\r\n".join(lines).encode("latin-1") + sound], f"{status}, {[one[:30] for one in more]}"
-    if kind < 0.85:
-        data, how = mutated(whole, rng, values=False)
+        return ["\r\n".join(lines).encode("latin-1") + sound], f"{status}, {[item[:30] for item in more]}"
+    if type_name < 0.85:
+        data, how = mutated(full, rng, values=False)
         return [data], f"{how} in head or body"
-    if kind < 0.93:
+    if type_name < 0.93:
         size = rng.randint(1, len(sound))
-        parts = [sound[start : start + size] for start in range(0, len(sound), size)]
-        framed = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+        segments = [sound[start : start + size] for start in range(0, len(sound), size)]
+        framed = b"".join(b"%x\r\n%s\r\n" % (len(segment), segment) for segment in segments) + b"0\r\n\r\n"
         damaged, how = mutated(framed, rng, values=False)
         return [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", damaged], f"chunks: {how}"
-    if kind < 0.98:
-        return [whole[: rng.randrange(len(whole))]], "cut off"
-    if kind < 0.99:
-        return [whole[: rng.randrange(len(whole))].replace(b"length: ", b"length: 9"), *[b" ", 0.1] * 100], "trickles"
+    if type_name < 0.98:
+        return [full[: rng.randrange(len(full))]], "cut off"
+    if type_name < 0.99:
+        return [full[: rng.randrange(len(full))].replace(b"length: ", b"length: 9"), *[b" ", 0.1] * 100], "trickles"
     return [b"HTTP/1.1 200 OK\r\n\r\n", *[rng.choice((b" ", b"[", b"9", b"\x00")) * 20_000] * 4000], "endless body"

@@ -44,19 +44,19 @@ Place = tuple[str, int]  # file and line
 def interruptions(folder: Path, count: int, seed: int, only: int | None = None) -> Tally:
     """Interrupt ``count`` runs once each; every one is continued until it is done, then compared."""
     begin = time.monotonic()
-    whole = make_run(folder, **PLAN)
+    run = make_run(folder, **PLAN)
     settings = write_settings(folder / "interruptions.yaml", make_model(folder), **PLAN)
     passed: Counter[Place] = Counter()
     _watched(_recorder(passed), settings, folder / "recorded")
-    places = sorted(passed)
+    locations = sorted(passed)
     tally = Tally("interruptions")
     for case in range(count) if only is None else [only]:
         rng = random.Random(f"{seed}/{case}/interruptions")
-        place = rng.choice(places)
-        time_of_it = rng.randint(1, passed[place])
+        location = rng.choice(locations)
+        time_of_it = rng.randint(1, passed[location])
         runs = folder / f"interrupted-{case}"
-        outcome = attempt(functools.partial(_interrupted, settings, runs, whole, place, time_of_it))
-        where = f"{place[0].removeprefix(HOME + '/')}:{place[1]}, time {time_of_it}"
+        outcome = attempt(functools.partial(_interrupted, settings, runs, run, location, time_of_it))
+        where = f"{location[0].removeprefix(HOME + '/')}:{location[1]}, time {time_of_it}"
         tally.add(
             f"interruptions --seed {seed} --only {case} ({where})",
             Outcome(outcome.verdict, f"{where}: {outcome.words}"),
@@ -69,19 +69,19 @@ def _interrupted(settings: Path, runs: Path, whole: Path, place: Place, time_of_
     """In a process of its own: one run, interrupted and continued. AssertionError says what went wrong."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     done: list[Place] = []
-    status, said = _watched(_interrupter(place, time_of_it, done), settings, runs)
+    status, messages = _watched(_interrupter(place, time_of_it, done), settings, runs)
     if not done:  # another thread was quicker this time, and the run did not come by so often
-        assert status == 0, said
+        assert status == 0, messages
         return
-    assert status == 130, f"exit status {status}: {' | '.join(said.splitlines()[-3:])}"
+    assert status == 130, f"exit status {status}: {' | '.join(messages.splitlines()[-3:])}"
     gc.collect()  # what a traceback held in a circle ends with it
-    _, left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=LEAVING_SECONDS)
-    assert not left, f"{len(left)} processes are left"
+    _, remaining = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=LEAVING_SECONDS)
+    assert not remaining, f"{len(remaining)} processes are left"
     run = runs / "corridor"
     if not (run / "config.yaml").exists():
         return
     trained = (run / "evals" / "after-test.json").exists()
-    assert trained or f"continue with: gagpo train --resume {run}" in said, said
+    assert trained or f"continue with: gagpo train --resume {run}" in messages, messages
     train(RunFolder.open(run), quiet=True)
     differs = difference(whole, run)
     assert not differs, differs
@@ -89,21 +89,21 @@ def _interrupted(settings: Path, runs: Path, whole: Path, place: Place, time_of_
 
 def _watched(trace: Callable[..., Any], settings: Path, runs: Path) -> tuple[object, str]:
     """The exit status of a run whose lines ``trace`` sees, and what it said."""
-    said = io.StringIO()
+    string_io = io.StringIO()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    words = sys.argv
+    argv = sys.argv
     try:
-        with redirect_stdout(said), redirect_stderr(said):
+        with redirect_stdout(string_io), redirect_stderr(string_io):
             sys.settrace(trace)
             command("train", str(settings), "--runs", str(runs), "--quiet")
     except SystemExit as end:
-        return end.code, said.getvalue()
+        return end.code, string_io.getvalue()
     finally:
         sys.settrace(None)
-        sys.argv = words
+        sys.argv = argv
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    return 0, said.getvalue()
+    return 0, string_io.getvalue()
 
 
 def _tracing(line: Callable[[Place], None]) -> Callable[..., Any]:

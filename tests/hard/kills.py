@@ -40,7 +40,7 @@ def kills(folder: Path, count: int, seed: int, only: int | None = None) -> Tally
     begin = time.monotonic()
     rng = random.Random(f"{seed}/kills")
     whole_begin = time.monotonic()
-    whole = make_run(folder, **PLAN)
+    run = make_run(folder, **PLAN)
     length = time.monotonic() - whole_begin
     settings = write_settings(folder / "kills.yaml", make_model(folder), **PLAN)
     tally = Tally("random kills")
@@ -58,7 +58,7 @@ def kills(folder: Path, count: int, seed: int, only: int | None = None) -> Tally
                 break
             killed += 1
             tally.add("", died)
-        differs = difference(whole, runs / "corridor")
+        differs = difference(run, runs / "corridor")
         if differs:
             tally.add(f"kills --seed {seed}, after kill {killed}", Outcome(FAULT, differs))
     tally.seconds = time.monotonic() - begin
@@ -67,10 +67,10 @@ def kills(folder: Path, count: int, seed: int, only: int | None = None) -> Tally
 
 def start(settings: Path, runs: Path) -> subprocess.Popen[str]:
     """Start the run, or continue it where it is."""
-    words = ["train", str(settings), "--auto", "--runs", str(runs), "--quiet"]
+    tokens = ["train", str(settings), "--auto", "--runs", str(runs), "--quiet"]
     # A program started in the background ignores SIGINT, and its children with it: undo that.
     heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    command = [sys.executable, "-m", "gagpo", *words]
+    command = [sys.executable, "-m", "gagpo", *tokens]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
 
 
@@ -85,12 +85,14 @@ def _kill_within(process: subprocess.Popen[str], seconds: float, number: signal.
         # Before the command begins, SIGTERM and SIGINT are Python's own affair.
         if process.returncode not in (0, SIGNALS[number], -number) or "this is a bug in gagpo" in errors:
             return Outcome(FAULT, f"exit status {process.returncode} after {number.name}: {errors[-300:]}")
-        gone, left = psutil.wait_procs(family, timeout=_ORPHAN_SECONDS)
-        for orphan in left:
+        removed, remaining = psutil.wait_procs(family, timeout=_ORPHAN_SECONDS)
+        for orphan in remaining:
             with suppress(psutil.NoSuchProcess):
                 orphan.kill()
-        if left:
-            return Outcome(FAULT, f"{len(left)} of {len(gone) + len(left)} processes outlive the killed run")
+        if remaining:
+            return Outcome(
+                FAULT, f"{len(remaining)} of {len(removed) + len(remaining)} processes outlive the killed run"
+            )
         return Outcome(FINE, f"{number.name} after {seconds:.1f} s")
     if process.returncode:
         return Outcome(FAULT, f"exit status {process.returncode}: {' | '.join(errors.strip().splitlines()[-3:])}")
@@ -99,9 +101,9 @@ def _kill_within(process: subprocess.Popen[str], seconds: float, number: signal.
 
 def difference(whole: Path, other: Path) -> str:
     """Where two finished runs differ: weights, state, metrics, evaluations or temporary files; empty if bit-equal."""
-    one, two = (checkpoints.latest(run / "checkpoints") for run in (whole, other))
-    assert one is not None and two is not None
-    weights = [load_file(f"{saved.model}/model.safetensors") for saved in (one, two)]
+    item, two = (checkpoints.latest(run / "checkpoints") for run in (whole, other))
+    assert item is not None and two is not None
+    weights = [load_file(f"{saved.model}/model.safetensors") for saved in (item, two)]
     if weights[0].keys() != weights[1].keys():
         return "the runs end with other parameters"
     for name, tensor in weights[0].items():
@@ -110,10 +112,10 @@ def difference(whole: Path, other: Path) -> str:
     rows = [[_timeless(row) for row in RunFolder.open(run).metrics()] for run in (whole, other)]
     if rows[0] != rows[1]:
         return f"the metrics differ: {len(rows[0])} and {len(rows[1])} rows"
-    if one.state() != two.state():
+    if item.state() != two.state():
         return "the state of the last checkpoint differs"
-    if left := [str(path.relative_to(other)) for path in other.rglob("*.part")]:
-        return f"{left[0]} is left"
+    if remaining := [str(path.relative_to(other)) for path in other.rglob("*.part")]:
+        return f"{remaining[0]} is left"
     for file in sorted((whole / "evals").glob("*.json")):
         if not (other / "evals" / file.name).exists():
             return f"evaluation {file.name} is missing"

@@ -81,8 +81,8 @@ def _repeat_a_part(data: bytes, rng: random.Random) -> bytes:
 
 
 def _insert_a_scrap(data: bytes, rng: random.Random) -> bytes:
-    place = rng.randrange(len(data) + 1)
-    return data[:place] + rng.choice(_SCRAPS) + data[place:]
+    randrange = rng.randrange(len(data) + 1)
+    return data[:randrange] + rng.choice(_SCRAPS) + data[randrange:]
 
 
 def _empty(data: bytes, rng: random.Random) -> bytes:
@@ -123,8 +123,8 @@ def _edited(data: bytes, rng: random.Random, edit: Callable[[Any, Any], object])
                 return _spelled(writes(_one_edit(document, rng, edit)))
             except (ValueError, yaml.YAMLError):
                 if len(lines) > 1 and _is_json(lines[0].encode()):
-                    place = rng.randrange(len(lines))
-                    lines[place] = json.dumps(_one_edit(json.loads(lines[place]), rng, edit))
+                    randrange = rng.randrange(len(lines))
+                    lines[randrange] = json.dumps(_one_edit(json.loads(lines[randrange]), rng, edit))
                     return _spelled("\n".join(lines) + "\n")
     except (ValueError, RecursionError):
         pass
@@ -138,15 +138,15 @@ def _spelled(text: str) -> bytes:
 
 
 def _one_edit(document: Any, rng: random.Random, edit: Callable[[Any, Any], object]) -> Any:
-    places: list[tuple[Any, Any]] = []
+    locations: list[tuple[Any, Any]] = []
     unseen = [document]
-    while unseen and len(places) < 10_000:
+    while unseen and len(locations) < 10_000:
         value = unseen.pop()
         keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-        places += ((value, key) for key in keys)
+        locations += ((value, key) for key in keys)
         unseen += (value[key] for key in keys)
-    if places:
-        edit(*rng.choice(places))
+    if locations:
+        edit(*rng.choice(locations))
         return document
     return rng.choice(HOSTILE)
 

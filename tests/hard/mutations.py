@@ -55,24 +55,26 @@ def mutations(
 ) -> list[Tally]:
     """Read ``count`` mutated files, of all :data:`KINDS` in turn."""
     tallies = {kind.name: Tally(f"mutated: {kind.name}") for kind in KINDS}
-    wanted = range(count) if only is None else [only]
+    expected = range(count) if only is None else [only]
     for kind in KINDS:
-        cases = [case for case in wanted if KINDS[case % len(KINDS)] is kind]
+        cases = [case for case in expected if KINDS[case % len(KINDS)] is kind]
         if not cases:
             continue
         begin = time.monotonic()
-        whole, place = folder / f"{kind.name} whole", folder / kind.name
+        full, place = folder / f"{kind.name} whole", folder / kind.name
         place.mkdir(parents=True)
-        made = attempt(lambda kind=kind, place=place: _done(kind.make(place)), 600)  # type: ignore[misc]
+        result = attempt(lambda kind=kind, place=place: _done(kind.make(place)), 600)  # type: ignore[misc]
         sound = attempt(lambda kind=kind, place=place: _done(kind.read(place)))  # type: ignore[misc]
-        if made.verdict != FINE or sound.verdict != FINE:
-            raise RuntimeError(f"the sound {kind.name} cannot be read: {made.words} {sound.words}")
-        shutil.copytree(place, whole, symlinks=True)
-        files = sorted({path.relative_to(whole) for form in kind.files for path in whole.glob(form) if path.is_file()})
+        if result.verdict != FINE or sound.verdict != FINE:
+            raise RuntimeError(f"the sound {kind.name} cannot be read: {result.words} {sound.words}")
+        shutil.copytree(place, full, symlinks=True)
+        files = sorted(
+            {path.relative_to(full) for format in kind.files for path in full.glob(format) if path.is_file()}
+        )
         for case in cases:
             rng = random.Random(f"{seed}/{case}")
             shutil.rmtree(place)
-            shutil.copytree(whole, place, symlinks=True)
+            shutil.copytree(full, place, symlinks=True)
             file = rng.choice(files)
             how = mutate(place / file, rng)
             outcome = attempt(lambda kind=kind, place=place: _done(kind.read(place)))  # type: ignore[misc]

@@ -58,22 +58,22 @@ def attempt(act: Callable[[], str | None], seconds: int = 60, patience: float = 
     ``patience`` times as long by the clock.
     """
     with tempfile.TemporaryFile("w+", errors="replace") as screen:
-        ours, theirs = os.pipe()
+        actual, expected = os.pipe()
         sys.stdout.flush()
         process = os.fork()
         if process == 0:
-            os.close(ours)
-            _play(act, seconds, theirs, screen.fileno())
-        os.close(theirs)
+            os.close(actual)
+            _play(act, seconds, expected, screen.fileno())
+        os.close(expected)
         with suppress(OSError):
             os.setpgid(process, process)
         try:
-            said, in_time = _read_all(ours, time.monotonic() + patience * seconds)
+            messages, in_time = _read_all(actual, time.monotonic() + patience * seconds)
         finally:
-            os.close(ours)
+            os.close(actual)
             code = guard.end(process)
-        if said:
-            return Outcome(*json.loads(said))
+        if messages:
+            return Outcome(*json.loads(messages))
         screen.seek(0)
         last = " | ".join(screen.read().strip().splitlines()[-3:])
         if code == -signal.SIGXCPU or not in_time:
@@ -91,14 +91,14 @@ def command(*words: str) -> None:
 
 def _read_all(pipe: int, deadline: float) -> tuple[bytes, bool]:
     """All that is written to ``pipe`` until it closes, and whether that was before the ``deadline``."""
-    said = b""
-    while (left := deadline - time.monotonic()) > 0:
-        if select.select([pipe], [], [], left)[0]:
+    messages = b""
+    while (remaining := deadline - time.monotonic()) > 0:
+        if select.select([pipe], [], [], remaining)[0]:
             chunk = os.read(pipe, 1 << 16)
             if not chunk:
-                return said, True
-            said += chunk
-    return said, False
+                return messages, True
+            messages += chunk
+    return messages, False
 
 
 def _play(act: Callable[[], str | None], seconds: int, pipe: int, screen: int) -> None:
@@ -130,12 +130,12 @@ def _play(act: Callable[[], str | None], seconds: int, pipe: int, screen: int) -
 
 
 def _judge_message(message: str) -> Outcome:
-    words = " ".join(message.split())
-    if not words:
+    tokens = " ".join(message.split())
+    if not tokens:
         return Outcome(FAULT, "an error without a message")
-    if len(words) > _LONGEST_MESSAGE:
-        return Outcome(FAULT, f"a message of {len(words)} characters: {words[:200]}")
-    return Outcome(REFUSED, words)
+    if len(tokens) > _LONGEST_MESSAGE:
+        return Outcome(FAULT, f"a message of {len(tokens)} characters: {tokens[:200]}")
+    return Outcome(REFUSED, tokens)
 
 
 def _judge_status(code: object, screen: int) -> Outcome:

@@ -42,8 +42,8 @@ def ranks(folder: Path, count: int, seed: int, only: int | None = None) -> Tally
         finished = False
         while not finished:
             process = start(settings, runs)
-            one = rng.choice((signal.SIGKILL, signal.SIGSTOP)), rng.randrange(RANKS), rng.uniform(0.0, length)
-            outcome, finished = _lose(process, *(one if done < count else (None, 0, _DONE_SECONDS)))
+            item = rng.choice((signal.SIGKILL, signal.SIGSTOP)), rng.randrange(RANKS), rng.uniform(0.0, length)
+            outcome, finished = _lose(process, *(item if done < count else (None, 0, _DONE_SECONDS)))
             done += not finished
             tally.add(f"ranks --seed {seed}, loss {done}", outcome)
             if outcome.verdict == FAULT:
@@ -62,7 +62,7 @@ def _lose(
         _, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         family = psutil.Process(process.pid).children(recursive=True)
-        direct = [one for one in psutil.Process(process.pid).children() if "gagpo" in _words(one)]
+        direct = [item for item in psutil.Process(process.pid).children() if "gagpo" in _words(item)]
         if sign is None:
             process.kill()
             return Outcome(FAULT, f"not done after {seconds:.0f} s"), True
@@ -78,12 +78,12 @@ def _lose(
             return Outcome(
                 FAULT, f"rank {rank} got {sign.name}, and the run has not ended in {_END_SECONDS:.0f} s"
             ), True
-        _, left = psutil.wait_procs(family, timeout=30)
-        for orphan in left:
+        _, remaining = psutil.wait_procs(family, timeout=30)
+        for orphan in remaining:
             with suppress(psutil.NoSuchProcess):
                 orphan.kill()
-        if left:
-            return Outcome(FAULT, f"rank {rank} got {sign.name}, and {len(left)} processes are left"), True
+        if remaining:
+            return Outcome(FAULT, f"rank {rank} got {sign.name}, and {len(remaining)} processes are left"), True
         return Outcome(FINE, f"rank {rank} got {sign.name} after {seconds:.1f} s"), process.returncode == 0
     if process.returncode:
         return Outcome(FAULT, f"exit status {process.returncode}: {' | '.join(errors.strip().splitlines()[-3:])}"), True

@@ -42,22 +42,22 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full count")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="repeat one case of a part that numbers its cases")
-    given = parser.parse_args()
-    if unknown := sorted({*given.parts} - {*PARTS}):
+    args = parser.parse_args()
+    if unknown := sorted({*args.parts} - {*PARTS}):
         parser.error(f"there is no part {unknown[0]!r}; choose among {', '.join(PARTS)}")
     print(f"{'what':<40}{'count':>8}{'fine':>8}{'refused':>8}{'faults':>8}{'seconds':>9}")
     faults = 0
-    for name in given.parts or PARTS:
-        part, full = PARTS[name]
-        count = max(1, round(full * given.scale))
+    for name in args.parts or PARTS:
+        segment, full = PARTS[name]
+        count = max(1, round(full * args.scale))
         with tempfile.TemporaryDirectory(prefix=f"hard-{name}-") as folder:
-            found = part(Path(folder), count, given.seed, given.only)
-        for tally in found if isinstance(found, list) else [found]:
-            counts = [tally.counts[kind] for kind in (FINE, REFUSED, FAULT)]
+            results = segment(Path(folder), count, args.seed, args.only)
+        for tally in results if isinstance(results, list) else [results]:
+            counts = [tally.counts[type_name] for type_name in (FINE, REFUSED, FAULT)]
             row = "".join(f"{number:>8}" for number in (sum(counts), *counts))
             print(f"{tally.name:<40}{row}{tally.seconds:>9.0f}", flush=True)
-            for case, words in tally.faults:
-                print(f"  {case}\n    {words[:300]}", flush=True)
+            for case, tokens in tally.faults:
+                print(f"  {case}\n    {tokens[:300]}", flush=True)
             faults += len(tally.faults)
     return 1 if faults else 0
 

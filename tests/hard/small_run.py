@@ -46,8 +46,8 @@ def make_run(folder: Path, **sections: dict[str, Any]) -> Path:
     run = folder / "run"
     if not (run / "config.yaml").exists():
         settings = load(write_settings(folder / "run.yaml", make_model(folder), **sections))
-        made = RunFolder.create(run, settings)
-        train(made, quiet=True)
-        if not any(row.get("grad_norm") for row in made.metrics()):
+        result = RunFolder.create(run, settings)
+        train(result, quiet=True)
+        if not any(row.get("grad_norm") for row in result.metrics()):
             raise RuntimeError("the run has learned nothing, so that nothing of it can be lost: another seed is needed")
     return run

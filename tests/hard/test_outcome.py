@@ -51,13 +51,13 @@ def test_an_attempt_that_hangs_is_ended() -> None:
 
 def test_a_mutation_is_repeated_by_its_number_and_changes_the_file(tmp_path: Path) -> None:
     sound = b'{"rows": [1, 2, {"name": "mug"}]}'
-    seen = set()
+    observed = set()
     for case in range(60):
-        made = []
+        result = []
         for name in ("one.json", "two.json"):
             (tmp_path / name).write_bytes(sound)
             how = mutate(tmp_path / name, random.Random(case))
-            made.append((how, (tmp_path / name).read_bytes()))
-        assert made[0] == made[1]
-        seen.add(made[0][1])
-    assert len(seen) > 40
+            result.append((how, (tmp_path / name).read_bytes()))
+        assert result[0] == result[1]
+        observed.add(result[0][1])
+    assert len(observed) > 40

@@ -102,17 +102,17 @@ def _note(tally: Tally, event: Event, sent: dict[int, str]) -> None:
 
 def _action(event: Event, rng: random.Random) -> str:
     """Random pieces, random characters, or a valid action, sometimes damaged."""
-    kind = rng.random()
-    if kind < 0.2:
+    type_name = rng.random()
+    if type_name < 0.2:
         return "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 8)))
-    if kind < 0.25:
+    if type_name < 0.25:
         return "".join(chr(rng.randrange(sys.maxunicode)) for _ in range(rng.randint(1, 40)))
-    if kind < 0.35:
+    if type_name < 0.35:
         return rng.choice(("back", "scroll[down]", "press[Enter]", "press[Tab]", f"click[{rng.randrange(60)}]"))
     text = rng.choice(event.info["admissible_actions"])
-    if kind > 0.8:
-        place = rng.randrange(len(text) + 1)
-        text = text[:place] + rng.choice(PIECES) + text[place + rng.randint(0, 2) :]
+    if type_name > 0.8:
+        randrange = rng.randrange(len(text) + 1)
+        text = text[:randrange] + rng.choice(PIECES) + text[randrange + rng.randint(0, 2) :]
     return str(text)
 
 
@@ -166,25 +166,25 @@ def _kill(run: int, rng: random.Random) -> Counter[str]:
     by_kind: dict[str, list[psutil.Process]] = {}
     with suppress(psutil.Error):
         for process in psutil.Process(run).children(recursive=True):
-            if kind := _kind(process):
-                by_kind.setdefault(kind, []).append(process)
+            if type_name := _kind(process):
+                by_kind.setdefault(type_name, []).append(process)
     if "browser" not in by_kind:
         return Counter()
-    kind = rng.choice(sorted(by_kind))
+    type_name = rng.choice(sorted(by_kind))
     with suppress(psutil.Error):
-        rng.choice(by_kind[kind]).kill()
-    return Counter([kind])
+        rng.choice(by_kind[type_name]).kill()
+    return Counter([type_name])
 
 
 def _kind(process: psutil.Process) -> str:
     with suppress(psutil.Error):
-        words = process.cmdline()
-        if any("crashpad" in word or "--type=zygote" in word for word in words[:2]):
+        cmdline = process.cmdline()
+        if any("crashpad" in word or "--type=zygote" in word for word in cmdline[:2]):
             return ""
         if process.name().startswith("chromedriver"):
             return "driver"
         if process.name().startswith("chrom"):
-            return "page" if "--type=renderer" in words else "browser" * (not any("--type=" in w for w in words))
+            return "page" if "--type=renderer" in cmdline else "browser" * (not any("--type=" in w for w in cmdline))
         if any(child.name().startswith("chromedriver") for child in process.children()):
             return "supervisor"
     return ""

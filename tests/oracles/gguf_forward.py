@@ -56,7 +56,7 @@ class Forward:
     def attention(self, block, read):
         tokens = len(read)
         shape = (tokens, -1, self.head_dim)
-        query, key, value = (self.linear(read, f"blk.{block}.attn_{part}").reshape(shape) for part in "qkv")
+        query, key, value = (self.linear(read, f"blk.{block}.attn_{segment}").reshape(shape) for segment in "qkv")
         if f"blk.{block}.attn_q_norm.weight" in self.tensors:
             query, key = self.norm(query, f"blk.{block}.attn_q_norm"), self.norm(key, f"blk.{block}.attn_k_norm")
         query, key = self.turned(query), self.turned(key)
@@ -86,10 +86,10 @@ class Forward:
         """Radians per position of each pair, and what YaRN multiplies queries and keys by."""
         base, dim = self.value("rope.freq_base", 10000.0), self.head_dim
         angles = base ** (-2 * np.arange(dim // 2) / dim) / self.tensors.get("rope_freqs.weight", 1.0)
-        factor, kind = self.value("rope.scaling.factor", 1.0), self.value("rope.scaling.type", "linear")
-        if kind == "linear":
+        factor, type_name = self.value("rope.scaling.factor", 1.0), self.value("rope.scaling.type", "linear")
+        if type_name == "linear":
             return angles / factor, 1.0
-        if kind == "none":
+        if type_name == "none":
             return angles, 1.0
         original = self.value("rope.scaling.original_context_length", self.value("context_length"))
 

@@ -142,7 +142,7 @@ def product_of(row, attributes):
     for name, contents in (row["customization_options"] or {}).items():
         if contents is not None:
             options[name.lower()] = [c["value"].strip().replace("/", " | ").lower() for c in contents]
-    prices = [float(re.sub(r"[^\d.]", "", part)) for part in (row["pricing"] or "$100.0").split("$")[1:]][:2]
+    prices = [float(re.sub(r"[^\d.]", "", segment)) for segment in (row["pricing"] or "$100.0").split("$")[1:]][:2]
     small = row["small_description"]
     return {
         "asin": row["asin"],
@@ -202,12 +202,12 @@ class Original:
         elif kind in ("item", *PARTS):
             known["item"] = self.products[self.asin]
         if kind == "item":
-            words = "+".join(self.query.split(" "))
-            self.url = f"http://shop/item_page/session/{self.asin}/{words}/{self.page}/{json.dumps(self.options)}"
+            tokens = "+".join(self.query.split(" "))
+            self.url = f"http://shop/item_page/session/{self.asin}/{tokens}/{self.page}/{json.dumps(self.options)}"
         elif kind in PARTS:
-            words = "+".join(self.query.split(" "))
+            tokens = "+".join(self.query.split(" "))
             title = kind.capitalize()
-            self.url = f"http://shop/item_sub_page/session/{self.asin}/{words}/{self.page}/{title}/{self.options}"
+            self.url = f"http://shop/item_sub_page/session/{self.asin}/{tokens}/{self.page}/{title}/{self.options}"
         self.html = _DOCUMENTS[kind].render(
             instruction=self.instruction, options=self.options, show_attributes=self.show_attributes, **known
         )
@@ -235,19 +235,19 @@ class Original:
 
     def _products(self, query):
         """The products that a query finds: by the index, or for the hidden first words in another way."""
-        everything, words = list(self.products.values()), query.split(" ")
-        if self.draw is not None and words[0] == "<r>":
+        everything, tokens = list(self.products.values()), query.split(" ")
+        if self.draw is not None and tokens[0] == "<r>":
             if len(everything) < 50:
                 raise Stopped("Sample larger than population")
             return self.draw(everything)
-        if self.draw is not None and words[0] == "<a>":
+        if self.draw is not None and tokens[0] == "<a>":
             raise Stopped("'NoneType' object is not subscriptable")
-        if self.draw is not None and words[0] == "<c>":
-            if len(words) == 1:
+        if self.draw is not None and tokens[0] == "<c>":
+            if len(tokens) == 1:
                 raise Stopped("list index out of range")
-            return [product for product in everything if product["category"] == words[1].strip()]
-        if self.draw is not None and words[0] == "<q>":
-            return [product for product in everything if product["query"] == " ".join(words[1:]).strip()]
+            return [product for product in everything if product["category"] == tokens[1].strip()]
+        if self.draw is not None and tokens[0] == "<q>":
+            return [product for product in everything if product["query"] == " ".join(tokens[1:]).strip()]
         return [self.products[asin] for asin in self.found(query)]
 
     @property
@@ -308,7 +308,7 @@ class Original:
 
     @property
     def rich(self):
-        shown = ""
+        output = ""
         for string in self._visible():
             parent = string.parent
             if parent.name == "button":
@@ -318,7 +318,7 @@ class Original:
                 truly = self.options.get(name) == str(string)
                 if truly if self.truthful else f'"{string}"' in self.url:
                     line = f"  [clicked button] {string} [clicked button_]"
-                    shown = f"You have clicked {string}.\n{shown}"
+                    output = f"You have clicked {string}.\n{output}"
                 else:
                     line = f"  [button] {string} [button_]"
             elif parent.get("class") == ["product-link"]:
@@ -326,5 +326,5 @@ class Original:
                 line = f"\n[{mark}] {string} [{mark}_]"
             else:
                 line = str(string)
-            shown += f"{line}\n"
-        return shown
+            output += f"{line}\n"
+        return output

@@ -30,30 +30,30 @@ def first_colour(value):
 
 def option_points(chosen, goal_options):
     """The number of goal options that a chosen value resembles. A dict gives (name, value) pairs, compared as pairs."""
-    asked = goal_options.items() if isinstance(goal_options, dict) else goal_options
-    mine = [first_colour(value) for value in chosen.values()]
+    requests = goal_options.items() if isinstance(goal_options, dict) else goal_options
+    actual = [first_colour(value) for value in chosen.values()]
     points = 0
-    for wanted in asked:
-        wanted = first_colour(wanted)
+    for request in requests:
+        request = first_colour(request)
         # thefuzz converts a pair to text, with parentheses, quotes and comma.
-        points += any(fuzz.token_set_ratio(value, wanted) > 85 for value in mine)
+        points += any(fuzz.token_set_ratio(value, request) > 85 for value in actual)
     return points
 
 
 def attribute_points(product, attributes):
     points = 0
-    for wanted in attributes:
-        alike = any(fuzz.token_set_ratio(own, wanted) > 85 for own in product["Attributes"])
+    for attribute in attributes:
+        alike = any(fuzz.token_set_ratio(Attribute, attribute) > 85 for Attribute in product["Attributes"])
         texts = (product["Title"], " ".join(product["BulletPoints"]), product["Description"])
-        points += alike or any(wanted in text.lower() for text in texts)
+        points += alike or any(attribute in text.lower() for text in texts)
     return points
 
 
 def type_factor(bought, goal):
-    path = {part.strip() for part in bought["product_category"].split("›")}
-    wanted_path = {part.strip() for part in goal["product_category"].split("›")}
-    wanted = goal["nouns"]
-    title = len(set(bought["nouns"]) & set(wanted)) / len(wanted) if wanted else 0.2
+    path = {segment.strip() for segment in bought["product_category"].split("›")}
+    wanted_path = {segment.strip() for segment in goal["product_category"].split("›")}
+    expected = goal["nouns"]
+    title = len(set(bought["nouns"]) & set(expected)) / len(expected) if expected else 0.2
     agrees = bought["query"] == goal["query"] or len(path & wanted_path) >= 2 or title > 0.2
     if title == 0.0:
         return 0.0

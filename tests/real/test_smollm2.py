@@ -59,10 +59,10 @@ def folder():
 @pytest.fixture(scope="module")
 def taught(folder, tmp_path_factory):
     """The model after ten steps of SFT."""
-    place = tmp_path_factory.mktemp("taught")
-    (place / "sft.yaml").write_text(yaml.safe_dump({**CONFIG, "model": str(place / "model")}))
+    mktemp = tmp_path_factory.mktemp("taught")
+    (mktemp / "sft.yaml").write_text(yaml.safe_dump({**CONFIG, "model": str(mktemp / "model")}))
     changes = [f"sft.base_model={NAME}", "sft.steps=10", "sft.batch=4", "sft.episodes=40", "training.dtype=bfloat16"]
-    return sft(load(place / "sft.yaml", changes), quiet=True)
+    return sft(load(mktemp / "sft.yaml", changes), quiet=True)
 
 
 ADAPTERS = [name for name in starters.names() if starters.find(name).base is not None]
@@ -105,8 +105,8 @@ def test_it_knows_the_capital_of_france_and_our_engine_says_the_same(folder, loa
     from transformers import AutoModelForCausalLM
 
     model, tokenizer = loaded
-    theirs = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
-    prompt, expected = greedy(theirs, tokenizer, "What is the capital of France?", 16)
+    from_pretrained = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    prompt, expected = greedy(from_pretrained, tokenizer, "What is the capital of France?", 16)
     engine = make_engine("transformers", model, tokenizer)
     (answer,) = engine.generate([Request(0, prompt, 0)], Sampling(temperature=0, max_tokens=16))
     assert "Paris" in tokenizer.decode(answer.ids)
@@ -147,14 +147,14 @@ def test_the_sampler_has_the_trainers_log_probabilities(config, tmp_path):
 def test_ten_steps_of_sft_teach_the_commands_and_are_read_by_transformers(taught):
     from transformers import AutoModelForCausalLM
 
-    assert [one["step"] for one in json.loads((taught / "sft.json").read_text())["measured"]] == [10]
+    assert [item["step"] for item in json.loads((taught / "sft.json").read_text())["measured"]] == [10]
     model, tokenizer = AutoModelForCausalLM.from_pretrained(taught), load_tokenizer(str(taught))
     _, answer = greedy(model, tokenizer, "You arrive at table 1. On it, you see a mug 1.", 8)
     assert tokenizer.decode(answer).split()[0] in ("go", "take", "open", "look", "put", "move", "examine", "use")
 
 
 def test_a_killed_run_ends_bit_equal(config, tmp_path):
-    whole = run(config(), tmp_path / "whole")
+    full = run(config(), tmp_path / "whole")
     process = start(config(), tmp_path / "runs")
     killed = tmp_path / "runs" / "real"
     wait_for_rows(killed / "metrics.jsonl", 1, process, seconds=600)
@@ -163,7 +163,7 @@ def test_a_killed_run_ends_bit_equal(config, tmp_path):
     resumed = start(None, tmp_path / "runs", "--resume", killed)
     output, _ = resumed.communicate(timeout=900)
     assert resumed.returncode == 0, output
-    require_equal(RunFolder.open(killed), whole)
+    require_equal(RunFolder.open(killed), full)
 
 
 def test_an_exported_adapter_is_read_by_peft_from_elsewhere(config, tmp_path, monkeypatch):
@@ -172,11 +172,11 @@ def test_an_exported_adapter_is_read_by_peft_from_elsewhere(config, tmp_path, mo
     adapter = export(str(folder.path), tmp_path / "adapter", adapter=True)
     merged = export(str(folder.path), tmp_path / "merged")
     monkeypatch.chdir("/")
-    theirs = peft.AutoPeftModelForCausalLM.from_pretrained(adapter).merge_and_unload()
-    ours = transformers.AutoModelForCausalLM.from_pretrained(merged)
+    merge_and_unload = peft.AutoPeftModelForCausalLM.from_pretrained(adapter).merge_and_unload()
+    from_pretrained = transformers.AutoModelForCausalLM.from_pretrained(merged)
     ids = torch.arange(1000, 1040)[None]
     with torch.inference_mode():
-        assert torch.allclose(theirs(ids).logits, ours(ids).logits, atol=1e-3)
+        assert torch.allclose(merge_and_unload(ids).logits, from_pretrained(ids).logits, atol=1e-3)
 
 
 def test_a_checkpoint_is_evaluated_in_bfloat16(config, tmp_path):

@@ -44,7 +44,7 @@ def tied(tmp_path_factory):
 
 def prompts(tokenizer, count, seed=0):
     rng = np.random.default_rng(seed)
-    return [rng.integers(5, len(tokenizer), 9 + 7 * place).astype(np.int32) for place in range(count)]
+    return [rng.integers(5, len(tokenizer), 9 + 7 * location).astype(np.int32) for location in range(count)]
 
 
 def recomputed(model, prompt_ids, response_ids, temperature):
@@ -52,8 +52,8 @@ def recomputed(model, prompt_ids, response_ids, temperature):
     ids = torch.as_tensor(np.concatenate([prompt_ids, response_ids])).long()[None]
     with torch.no_grad():
         logprobs = (model(input_ids=ids, use_cache=False).logits[0] / temperature).log_softmax(-1)
-    places = torch.arange(len(prompt_ids) - 1, ids.shape[1] - 1)
-    return logprobs[places, ids[0, len(prompt_ids) :]].numpy()
+    locations = torch.arange(len(prompt_ids) - 1, ids.shape[1] - 1)
+    return logprobs[locations, ids[0, len(prompt_ids) :]].numpy()
 
 
 def change(model, seed):
@@ -77,15 +77,15 @@ def follows_five_updates(engine, folder):
         change(engine.model, update)
         engine.load_weights(named_tensors(engine.model))
         plain = plain_copy(engine.model, folder / str(update))
-        asked = prompts(engine.tokenizer, 8, update)
-        requests = [Request(place, ids, update) for place, ids in enumerate(asked)]
+        calls = prompts(engine.tokenizer, 8, update)
+        requests = [Request(location, ids, update) for location, ids in enumerate(calls)]
         gaps = []
         for request, out in zip(requests, engine.generate(requests, Sampling(0.9, max_tokens=8)), strict=True):
             gaps.append(np.abs(out.logprobs - recomputed(plain, request.prompt_ids, out.ids, 0.9)).max())
             engine.release(request.session)
         worst.append(float(max(gaps)))
-        told = engine.measures()
-        assert all(told[f"engine_gap_{number}"] < 1e-4 for number in range(int(told["engine_servers"])))
+        measures = engine.measures()
+        assert all(measures[f"engine_gap_{number}"] < 1e-4 for number in range(int(measures["engine_servers"])))
     print("largest differences after five updates:", [f"{gap:.1e}" for gap in worst])
     assert max(worst) < 1e-4
 
@@ -112,12 +112,12 @@ def test_greedy_episodes_are_those_of_the_engine_in_this_process(tied):
 
 
 def test_a_seed_gives_the_same_response_at_either_server_alone_or_not(tied):
-    asked = [Request(place, ids, 2**40 + place) for place, ids in enumerate(prompts(tied.tokenizer, 6))]
-    first = tied.generate(asked, Sampling(1.0, max_tokens=10))
-    for request in asked:
+    requests = [Request(location, ids, 2**40 + location) for location, ids in enumerate(prompts(tied.tokenizer, 6))]
+    first = tied.generate(requests, Sampling(1.0, max_tokens=10))
+    for request in requests:
         tied.release(request.session)
-    tied.generate([Request(99, asked[0].prompt_ids, 1)], Sampling(1.0, max_tokens=2))  # shifts who goes where
-    for request, expected in zip(reversed(asked), reversed(first), strict=True):
+    tied.generate([Request(99, requests[0].prompt_ids, 1)], Sampling(1.0, max_tokens=2))  # shifts who goes where
+    for request, expected in zip(reversed(requests), reversed(first), strict=True):
         (alone,) = tied.generate([request], Sampling(1.0, max_tokens=10))
         assert alone.ids.tolist() == expected.ids.tolist()
         np.testing.assert_allclose(alone.logprobs, expected.logprobs, atol=1e-4)
@@ -202,7 +202,7 @@ def test_an_adapter_is_loaded_next_to_its_base(tmp_path):
                         parameter.add_(0.1 * torch.randn(parameter.shape, generator=rng))
             sizes.append(engine.measures()["engine_bytes_sync"])
             plain = plain_copy(adapters.merge(copy.deepcopy(model)), tmp_path / str(update))
-            requests = [Request(place, ids, update) for place, ids in enumerate(prompts(tokenizer, 4, update))]
+            requests = [Request(location, ids, update) for location, ids in enumerate(prompts(tokenizer, 4, update))]
             for request, out in zip(requests, engine.generate(requests, Sampling(0.9, max_tokens=8)), strict=True):
                 expected = recomputed(plain, request.prompt_ids, out.ids, 0.9)
                 np.testing.assert_allclose(out.logprobs, expected, atol=1e-4)

@@ -175,16 +175,16 @@ def main() -> None:
     from transformers.utils import logging
 
     logging.set_verbosity_error()
-    wanted = [f for f in FAMILIES if not options.only or options.only in f.name or options.only in f.kind]
+    expected = [f for f in FAMILIES if not options.only or options.only in f.name or options.only in f.kind]
     table = "| family | `model_type` | way | why not flat |\n|---|---|---|---|\n"
-    for family in wanted:  # some take a while: print each at once
+    for family in expected:  # some take a while: print each at once
         way, why = judge(family)
         print(f"{family.name:28} {way:8} {why}", flush=True)
         table += f"| {family.name} | `{family.kind}` | {way} | {why.replace('|', ' ')} |\n"
     if options.markdown:
         text = options.markdown.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        after = rest.partition(END)[2]
+        before, _, remaining = text.partition(BEGIN)
+        after = remaining.partition(END)[2]
         options.markdown.write_text(before + BEGIN + table + END + after, encoding="utf-8")
 
 

@@ -27,12 +27,12 @@ def test_models_whose_rows_would_leak_use_padded_rows(name):
     model = tiny(BY_NAME[name])
     assert choose_path(name, model) and not is_flat(model)
     expected = attention_check.eager_logprobs(model)
-    lengths = [len(part) for part in expected]
+    lengths = [len(segment) for segment in expected]
     with torch.no_grad():
         layout = PackedRows(lengths)
-        found = forward(model, torch.cat(attention_check.rows_of(model)), layout, torch.arange(sum(lengths)))
-    for mine, own in zip(found.log_softmax(-1).split(lengths), expected, strict=True):
-        torch.testing.assert_close(mine, own, atol=2e-4, rtol=1e-4)
+        results = forward(model, torch.cat(attention_check.rows_of(model)), layout, torch.arange(sum(lengths)))
+    for actual, reference in zip(results.log_softmax(-1).split(lengths), expected, strict=True):
+        torch.testing.assert_close(actual, reference, atol=2e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", WINDOWED)
@@ -44,10 +44,10 @@ def test_windows_caps_and_sinks_are_part_of_flat_attention(name):
     rows = [torch.as_tensor(rng.integers(3, 120, n)) for n in (19, 3, 25)]
     with torch.no_grad():
         layout = PackedRows([19, 3, 25])
-        found = forward(model, torch.cat(rows), layout, torch.arange(47)).split([19, 3, 25])
+        segments = forward(model, torch.cat(rows), layout, torch.arange(47)).split([19, 3, 25])
         model.set_attn_implementation("eager")
-        for mine, row in zip(found, rows, strict=True):
-            torch.testing.assert_close(mine, model(row[None]).logits[0], atol=1e-3, rtol=1e-3)
+        for actual, row in zip(segments, rows, strict=True):
+            torch.testing.assert_close(actual, model(row[None]).logits[0], atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -66,10 +66,10 @@ def test_sampled_logprobs_equal_those_of_the_trainer(name, recorded, tiny_tokeni
     prompts = [rng.integers(3, 120, n).astype(np.int32) for n in (4, 4, 9)]
     out = engine.generate([Request(i, ids, i) for i, ids in enumerate(prompts)], Sampling(max_tokens=14))
     episodes = [conversation((ids, response.ids)) for ids, response in zip(prompts, out, strict=True)]
-    for made in Packing(100).micro_batches(build_rows(episodes)):
+    for micro_batche in Packing(100).micro_batches(build_rows(episodes)):
         with torch.no_grad():
-            logprob, _ = token_logprobs(model, made)
-        sampled = np.concatenate([response.logprobs for response in out])[made.token_K.numpy()]
+            logprob, _ = token_logprobs(model, micro_batche)
+        sampled = np.concatenate([response.logprobs for response in out])[micro_batche.token_K.numpy()]
         np.testing.assert_allclose(logprob.numpy(), sampled, atol=1e-3)
 
 

@@ -62,8 +62,8 @@ def test_a_model_that_cannot_be_recorded_samples_without(tiny, monkeypatch):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(engine._steps, "_compute", waits)
-    for out, one in zip(engine.generate(requests, Sampling(max_tokens=6)), expected, strict=True):
-        assert out.ids.tolist() == one.ids.tolist()
+    for out, item in zip(engine.generate(requests, Sampling(max_tokens=6)), expected, strict=True):
+        assert out.ids.tolist() == item.ids.tolist()
 
 
 def test_a_response_does_not_depend_on_the_batch(tiny):
@@ -153,16 +153,16 @@ def test_requests_that_join_others_get_the_same_responses(tiny):
         for r in requests
     }
     engine = TransformersEngine(model, tokenizer)
-    waiting, order, seen = list(requests), [], {}
-    while len(seen) < len(requests):
+    waiting, order, observed = list(requests), [], {}
+    while len(observed) < len(requests):
         for request in (waiting.pop(0) for _ in range(min(3, len(waiting)))):
             engine.submit([request], Sampling(max_tokens=lengths[request.session]))
         for request, response in engine.collect(0.0):
-            seen[request.session] = response
+            observed[request.session] = response
             order.append(request.session)
             engine.release(request.session)
     assert order != sorted(order) or len(order) == 14
-    for session, response in seen.items():
+    for session, response in observed.items():
         assert response.ids.tolist() == alone[session].ids.tolist()
         np.testing.assert_allclose(response.logprobs, alone[session].logprobs, atol=1e-4)
     assert engine.collect(None) == []
@@ -171,8 +171,8 @@ def test_requests_that_join_others_get_the_same_responses(tiny):
 def test_a_shared_prompt_is_read_once(tiny, monkeypatch):
     model, tokenizer = tiny
     rng = np.random.default_rng(7)
-    one, other = (rng.integers(300, model.config.vocab_size, n).astype(np.int32) for n in (20, 33))
-    requests = [Request(s, ids, s) for s, ids in enumerate([one, other, one, one, other, one[:9]])]
+    item, other = (rng.integers(300, model.config.vocab_size, n).astype(np.int32) for n in (20, 33))
+    requests = [Request(s, ids, s) for s, ids in enumerate([item, other, item, item, other, item[:9]])]
     apart = [
         TransformersEngine(model, tokenizer).generate([request], Sampling(max_tokens=5))[0] for request in requests
     ]
@@ -214,8 +214,8 @@ def test_a_shared_history_is_read_once(tiny, monkeypatch):
         requests = [Request(s, ids, 10 * turn + s) for s, ids in contexts.items()]
         for request, out in zip(requests, engine.generate(requests, Sampling(0.0, max_tokens=4)), strict=True):
             np.testing.assert_allclose(out.logprobs, recomputed(model, request.prompt_ids, out.ids), atol=2e-4)
-            seen = [301, 302, 303 + (turn > 0 and request.session == 2)]
-            contexts[request.session] = np.concatenate([request.prompt_ids, out.ids, seen]).astype(np.int32)
+            observed = [301, 302, 303 + (turn > 0 and request.session == 2)]
+            contexts[request.session] = np.concatenate([request.prompt_ids, out.ids, observed]).astype(np.int32)
     assert read == [15, 4, 8, 8], "once for all three, then for two together and one apart"
 
 
@@ -271,8 +271,8 @@ def test_sums_in_float32_draw_the_same_tokens(monkeypatch):
     """GPUs sum in float32; tokens differ only if a draw falls between the two sums."""
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(64, 5000, generator=generator)
-    uniform, one = np.random.default_rng(0).random(64), np.ones(64)
-    double, _ = sample(logits, uniform, one)
+    uniform, item = np.random.default_rng(0).random(64), np.ones(64)
+    double, _ = sample(logits, uniform, item)
     monkeypatch.setattr(torch.Tensor, "double", lambda self: self)
-    single, _ = sample(logits, uniform, one)
+    single, _ = sample(logits, uniform, item)
     assert (double != single).mean() <= 2 / 64

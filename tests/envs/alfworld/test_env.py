@@ -57,8 +57,8 @@ def test_reset_starts_the_given_task(env: ALFWorldEnv) -> None:
             assert task.type in TASK_TYPES
             assert text.startswith("You are in the middle of a room.")
             assert text.endswith(f"Your task is to: {info['goal']}")
-            wanted, scene = task.id.split("/")[0].split("-")[1], task.id.split("/")[0].split("-")[-1]
-            assert wanted.lower() in info["goal"]
+            expected, scene = task.id.split("/")[0].split("-")[1], task.id.split("/")[0].split("-")[-1]
+            assert expected.lower() in info["goal"]
             assert scene.isdigit()
 
 
@@ -165,16 +165,16 @@ def test_ends_after_max_turns() -> None:
 
 
 def test_an_unknown_task_names_the_nearest(env: ALFWorldEnv) -> None:
-    known = env.tasks("train").ids[0]
-    with pytest.raises(UnknownTask, match=known.split("/")[0]):
-        env.reset(options={"task": known + "x"})
+    recorded = env.tasks("train").ids[0]
+    with pytest.raises(UnknownTask, match=recorded.split("/")[0]):
+        env.reset(options={"task": recorded + "x"})
 
 
 def test_games_of_some_types_from_a_folder(data: Path) -> None:
-    kind = TASK_TYPES[1]
-    env = make(games=default_root("small", 0), task_types=[kind], split="train")
-    assert {task.type for task in env.tasks("train")} == {kind}
-    assert make(task_types=[kind], counts=COUNTS | {"train": 1, "valid_seen": 1}).tasks("train").hash == (
+    type_name = TASK_TYPES[1]
+    env = make(games=default_root("small", 0), task_types=[type_name], split="train")
+    assert {task.type for task in env.tasks("train")} == {type_name}
+    assert make(task_types=[type_name], counts=COUNTS | {"train": 1, "valid_seen": 1}).tasks("train").hash == (
         env.tasks("train").hash
     )
     with pytest.raises(EmptySplit):
@@ -214,8 +214,8 @@ def test_a_game_damaged_after_the_start_is_named(tmp_path: Path, env: ALFWorldEn
 def test_held_out_games_are_a_split_and_leave_training(env: ALFWorldEnv) -> None:
     divided = make(held_out=0.4)
     assert divided.splits == ("train", "train_dev", "valid_seen", "valid_unseen")
-    train, dev, whole = divided.tasks("train"), divided.tasks("train_dev"), env.tasks("train")
-    assert train.ids and dev.ids and sorted([*train.ids, *dev.ids]) == whole.ids
+    train, dev, full = divided.tasks("train"), divided.tasks("train_dev"), env.tasks("train")
+    assert train.ids and dev.ids and sorted([*train.ids, *dev.ids]) == full.ids
     assert divided.tasks("valid_unseen").hash == env.tasks("valid_unseen").hash
     from_folder = make(games=default_root("small", 0), held_out=0.4, split="train_dev")
     assert from_folder.tasks("train_dev").hash == dev.hash != from_folder.tasks("train").hash == train.hash

@@ -36,12 +36,12 @@ def test_the_result_comes_back_without_the_noise() -> None:
     result = call(f"{__name__}:answer", 1, "zwei", [3.0], timeout=60, hash_seed=1)
     assert result["arguments"] == [1, "zwei", [3.0]]
     assert result["process"] != os.getpid()
-    assert result["path"] == [os.path.abspath(place) for place in sys.path]
+    assert result["path"] == [os.path.abspath(location) for location in sys.path]
 
 
 def test_the_hash_seed_is_the_one_asked_for() -> None:
-    one, same, other = (call(f"{__name__}:answer", timeout=60, hash_seed=seed)["order"] for seed in (1, 1, 2))
-    assert one == same != other
+    item, same, other = (call(f"{__name__}:answer", timeout=60, hash_seed=seed)["order"] for seed in (1, 1, 2))
+    assert item == same != other
 
 
 def test_failures_carry_the_last_words() -> None:

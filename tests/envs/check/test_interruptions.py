@@ -43,9 +43,9 @@ def test_a_signal_ends_the_command(number: signal.Signals, status: int, tmp_path
         assert process.stdout is not None
         assert process.stdout.readline() == "stuck\n"
         process.send_signal(number)
-        said, _ = process.communicate(timeout=60)
+        messages, _ = process.communicate(timeout=60)
     assert process.returncode == status
-    assert "SystemExit" not in said and "│" not in said  # no table of findings
+    assert "SystemExit" not in messages and "│" not in messages  # no table of findings
 
 
 class QuittingEnv(CorridorEnv):

@@ -130,10 +130,10 @@ def test_a_correct_environment_passes_every_check() -> None:
     findings = check("gagpo.envs.testing:gagpo-test/Corridor-v0", episodes=4)
     assert [finding.name for finding in findings] == list(PROMISES)
     assert [finding for finding in findings if not finding.ok] == []
-    seen = {finding.name: finding.detail for finding in findings}
-    assert "train: 8 tasks" in seen["tasks"]
-    assert "solves 4 of 4 tasks" in seen["expert"]
-    assert "nearest: " in seen["unknown task"]
+    observed = {finding.name: finding.detail for finding in findings}
+    assert "train: 8 tasks" in observed["tasks"]
+    assert "solves 4 of 4 tasks" in observed["expert"]
+    assert "nearest: " in observed["unknown task"]
 
 
 def test_an_expert_that_needs_more_turns_than_the_users_limit_is_a_warning() -> None:
@@ -177,10 +177,10 @@ def test_a_broken_promise_is_named(lie: str, name: str, words: str) -> None:
 
 
 def test_a_check_that_hangs_ends_at_its_deadline_and_the_others_still_run() -> None:
-    found = complaints("slow", deadline=0.5, only=["chance", "garbage actions", "unknown task"])
-    assert "TimeoutError: took more than 0.5 s" in found["chance"]
-    assert "more than 0.5 s" in found["garbage actions"]
-    assert "unknown task" not in found
+    results = complaints("slow", deadline=0.5, only=["chance", "garbage actions", "unknown task"])
+    assert "TimeoutError: took more than 0.5 s" in results["chance"]
+    assert "more than 0.5 s" in results["garbage actions"]
+    assert "unknown task" not in results
 
 
 def test_an_environment_that_cannot_be_built_is_one_finding() -> None:
@@ -232,9 +232,9 @@ def test_the_example_of_the_documentation_keeps_the_contract(tmp_path: Path, mon
     ],
 )
 def test_tasks_of_two_splits_that_begin_alike_are_a_warning(lie: str, words: str) -> None:
-    (found,) = check("gagpo-test/Liar-v0", {"lie": lie}, only=["splits are disjoint"])
-    assert (found.ok, found.warning, found.verdict) == (True, True, "!")
-    assert words in found.detail and "memory of training tasks" in found.detail
+    (results,) = check("gagpo-test/Liar-v0", {"lie": lie}, only=["splits are disjoint"])
+    assert (results.ok, results.warning, results.verdict) == (True, True, "!")
+    assert words in results.detail and "memory of training tasks" in results.detail
 
 
 def test_different_beginnings_are_no_warning() -> None:
@@ -266,10 +266,10 @@ def test_skipped_rows_are_a_warning_about_the_tasks(tmp_path: Path) -> None:
     path = tmp_path / "sums.jsonl"
     path.write_text("\n".join(map(json.dumps, [*rows, {"problem": "What?"}, rows[0], rows[1]])))
     kwargs = {"data": str(path), "on_bad_row": "skip"}
-    (found,) = check("gagpo/Math-v0", kwargs, only=["tasks"])
-    assert found.ok and found.warning
-    assert f"1 bad rows were skipped; the first: {path}, row 41: no column 'answer'" in found.detail
-    assert f"2 rows repeat a problem and were left out; the first: {path}, row 42" in found.detail
+    (results,) = check("gagpo/Math-v0", kwargs, only=["tasks"])
+    assert results.ok and results.warning
+    assert f"1 bad rows were skipped; the first: {path}, row 41: no column 'answer'" in results.detail
+    assert f"2 rows repeat a problem and were left out; the first: {path}, row 42" in results.detail
 
 
 @pytest.mark.parametrize(

@@ -48,19 +48,19 @@ def solved_independently(problem):
             expression = re.search(r"(?:What is|Compute|Find the value of) (.*)[.?]$", problem.text)[1]
             return sympy.Rational(sympy.parse_expr(expression, transformations="all"))
         case "equations":
-            left, right = re.search(r"x: (.*)\.$", problem.text)[1].split("=")
-            sides = [sympy.parse_expr(side, transformations="all") for side in (left, right)]
+            remaining, right = re.search(r"x: (.*)\.$", problem.text)[1].split("=")
+            sides = [sympy.parse_expr(side, transformations="all") for side in (remaining, right)]
             return sympy.solve(sympy.Eq(*sides))[0]
         case "modular" if "smallest" in problem.text:
             _, a, b, p = numbers
             return next(x for x in range(p) if a * x % p == b)
         case "modular":
             *operands, modulus = numbers
-            sign = re.search(r"[*^+]", problem.text)
-            if sign is None:
+            match = re.search(r"[*^+]", problem.text)
+            if match is None:
                 return operands[0] % modulus
             a, b = operands
-            return {"+": a + b, "*": a * b, "^": pow(a, b, modulus)}[sign[0]] % modulus
+            return {"+": a + b, "*": a * b, "^": pow(a, b, modulus)}[match[0]] % modulus
         case "sequences":
             if "fixed multiple" in problem.text:
                 return numbers[-1] * numbers[1] // numbers[0]
@@ -99,15 +99,15 @@ def test_word_problems_by_hand():
         ),
         r"share (\d+) \w+ in the ratio (\d+) to (\d+)\. .* gives \w+ (\d+)": lambda n, a, b, g: n * a // (a + b) + g,
     }
-    seen = set()
+    observed = set()
     for level in LEVELS:
         for index in range(60):
             problem = generate("words", level, "train", index)
             [(pattern, solve)] = [(p, f) for p, f in solvers.items() if re.search(p, problem.text)]
             numbers = map(int, re.search(pattern, problem.text).groups())
             assert solve(*numbers) == Fraction(problem.answer), problem.text
-            seen.add(pattern)
-    assert seen == set(solvers)
+            observed.add(pattern)
+    assert observed == set(solvers)
 
 
 def test_manifests_do_not_overlap_and_hold_no_content_twice():
@@ -123,8 +123,8 @@ def test_manifests_do_not_overlap_and_hold_no_content_twice():
             cell = problem.id.rsplit("-", 2)[0]
             per_cell.setdefault(cell, []).append(content_key(problem.text))
         assert all(len(set(cell)) == len(cell) for cell in per_cell.values())
-    for one, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
-        assert not keys[one] & keys[other] and not texts[one] & texts[other]
+    for item, other in (("train", "test"), ("train", "validation"), ("validation", "test")):
+        assert not keys[item] & keys[other] and not texts[item] & texts[other]
 
 
 def test_sizes_are_spread_evenly():

@@ -136,9 +136,9 @@ def test_one_problem_with_two_answers_is_a_bad_row(tmp_path):
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
 def test_damaged_files_are_read_or_named(suffix, tmp_path):
     rows = [{"problem": f"How many are {i} and {i}?", "answer": str(2 * i), "type": "words"} for i in range(60)]
-    whole = tmp_path / f"whole.{suffix}"
-    getattr(datasets.Dataset.from_list(rows), {"csv": "to_csv", "parquet": "to_parquet"}.get(suffix, "to_json"))(whole)
-    content = json.dumps(rows).encode() if suffix == "json" else whole.read_bytes()
+    full = tmp_path / f"whole.{suffix}"
+    getattr(datasets.Dataset.from_list(rows), {"csv": "to_csv", "parquet": "to_parquet"}.get(suffix, "to_json"))(full)
+    content = json.dumps(rows).encode() if suffix == "json" else full.read_bytes()
     chance = random.Random(suffix)
     named = 0
     for number in range(60):

@@ -79,8 +79,8 @@ def test_a_rejected_call_costs_the_turn_and_not_the_server(kwargs):
     env.reset(options={"task": "sum-1"})
     for call in range(1, 12):
         observation, reward, terminated, truncated, info = env.step(said("echo"))
-        wanted = ("x must not be bad", False) if call % 2 else (f"call {call}", True)
-        assert (observation, info["valid"]) == wanted and not (reward or terminated or truncated)
+        expected = ("x must not be bad", False) if call % 2 else (f"call {call}", True)
+        assert (observation, info["valid"]) == expected and not (reward or terminated or truncated)
     env.close()
 
 
@@ -93,9 +93,9 @@ def test_the_expert_wins_in_processes_of_the_pool(kwargs):
 
 @pytest.mark.slow
 def test_it_keeps_its_promises(kwargs):
-    found = check("gagpo/MCP-v0", {**kwargs, "max_turns": 3}, episodes=2)
-    assert [(one.name, one.detail) for one in found if not one.ok] == []
-    (tools,) = (one.detail for one in found if one.name == "tool calls")
+    results = check("gagpo/MCP-v0", {**kwargs, "max_turns": 3}, episodes=2)
+    assert [(result.name, result.detail) for result in results if not result.ok] == []
+    (tools,) = (result.detail for result in results if result.name == "tool calls")
     assert tools.startswith("add, remember, misbehave, final_answer: 32 calls are answered")
 
 
@@ -118,7 +118,7 @@ def test_rows_that_are_none_are_named(tmp_path, words):
 
 
 def test_arguments_that_make_no_sense_are_named(kwargs, tmp_path):
-    for changes, words in (
+    for changes, tokens in (
         ({"command": ""}, "command must be a program"),
         ({"command": "python 'server.py"}, "^command .*: No closing quotation"),
         ({"call_timeout": 0}, "call_timeout must be"),
@@ -126,7 +126,7 @@ def test_arguments_that_make_no_sense_are_named(kwargs, tmp_path):
         ({"environment": "HOME, NO_SUCH_KEY"}, "the variable 'NO_SUCH_KEY' is not set"),
         ({"environment": [3]}, r"environment must be text or a list of texts \(got \[3\]\)"),
     ):
-        with pytest.raises(InvalidArgument, match=words):
+        with pytest.raises(InvalidArgument, match=tokens):
             make_env("gagpo/MCP-v0", {**kwargs, **changes})
 
 

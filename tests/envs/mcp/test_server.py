@@ -29,15 +29,15 @@ def alive(process):
 
 @pytest.fixture(scope="module")
 def server():
-    with closing(ToolServer(COMMAND, 60)) as made:
-        yield made
+    with closing(ToolServer(COMMAND, 60)) as result:
+        yield result
 
 
 @pytest.fixture
 def fragile():
     """A server for a test that ends it."""
-    with closing(ToolServer(COMMAND, 60)) as made:
-        yield made
+    with closing(ToolServer(COMMAND, 60)) as result:
+        yield result
 
 
 def misbehave(server, way, seconds=30):
@@ -51,7 +51,7 @@ def test_tools_are_listed_and_called(server):
     assert server.call("remember", {"word": "a"}, 30).observation == "a"
     assert server.call("remember", {"word": "b"}, 30).observation == "a b"
     refused = [server.call("add", {"a": "x"}, 30), server.call("nothing", {}, 30), misbehave(server, "raise")]
-    assert [one.valid for one in refused] == [False, False, False] and "valid integer" in refused[0].observation
+    assert [item.valid for item in refused] == [False, False, False] and "valid integer" in refused[0].observation
 
 
 def test_a_long_answer_is_shown_in_part(server):

@@ -67,7 +67,7 @@ def test_ours_sends_instructions_and_tools(pages):
     pages["/gagpo"] = {"instructions": "Open the door.", "multiline": True, "tools": [tool]}
     about = described(pages)
     assert about.sends_states and about.instructions == "Open the door." and about.multiline
-    assert [one.name for one in about.tools] == ["open"]
+    assert [item.name for item in about.tools] == ["open"]
 
 
 @pytest.mark.parametrize(

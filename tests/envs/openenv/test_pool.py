@@ -35,14 +35,14 @@ def run(pool: Pool, episodes: int, at_event: int = -1, action=lambda: None) -> t
     for slot in range(episodes):
         pool.reset(slot, f"train-{slot:07d}")
     steps: dict[int, int] = dict.fromkeys(range(episodes), 0)
-    kinds: Counter[str] = Counter()
+    type_names: Counter[str] = Counter()
     running = episodes
     deadline = time.monotonic() + 60
     while running:
         assert time.monotonic() < deadline
         for event in pool.wait(5):
-            kinds[event.kind] += 1
-            if sum(kinds.values()) == at_event:
+            type_names[event.kind] += 1
+            if sum(type_names.values()) == at_event:
                 action()
             if event.kind == "failed" or event.terminated:
                 running -= 1
@@ -52,24 +52,24 @@ def run(pool: Pool, episodes: int, at_event: int = -1, action=lambda: None) -> t
                 steps[event.slot] = 0
             steps[event.slot] += 1
             pool.step(event.slot, str(steps[event.slot]))
-    return kinds, steps
+    return type_names, steps
 
 
 def test_episodes_are_spread_over_the_servers(servers):
     with opened(servers) as pool:
-        kinds, steps = run(pool, 8)
-        assert kinds == {"reset": 8, "step": 32} and set(steps.values()) == {4}
+        type_names, steps = run(pool, 8)
+        assert type_names == {"reset": 8, "step": 32} and set(steps.values()) == {4}
     assert [server.resets for server in servers] == [4, 4]
 
 
 def test_a_lost_server_costs_its_episodes_only(servers):
     with opened(servers) as pool:
-        kinds, steps = run(pool, 8, at_event=20, action=servers[0].kill)
-        assert set(steps.values()) == {4} and kinds["failed"] == 0 and kinds["reset"] == 8
-        assert 0 < kinds["restarted"] <= 4 and pool.counters.restarts == kinds["restarted"]
+        type_names, steps = run(pool, 8, at_event=20, action=servers[0].kill)
+        assert set(steps.values()) == {4} and type_names["failed"] == 0 and type_names["reset"] == 8
+        assert 0 < type_names["restarted"] <= 4 and pool.counters.restarts == type_names["restarted"]
         assert pool.counters.crashes >= 1 and pool.counters.failures == 0
-        kinds, _ = run(pool, 8)  # all on the other server
-        assert kinds == {"reset": 8, "step": 32}
+        type_names, _ = run(pool, 8)  # all on the other server
+        assert type_names == {"reset": 8, "step": 32}
     assert servers[0].resets == 4 and servers[1].resets >= 12
 
 
@@ -87,8 +87,8 @@ def test_episodes_wait_while_no_server_is_there(servers):
 def test_a_full_server_leaves_its_episodes_to_others(servers):
     servers[0].full = True
     with opened(servers) as pool:
-        kinds, _ = run(pool, 6)
-        assert kinds == {"reset": 6, "step": 24}, "a refused session is no fault of the episode"
+        type_names, _ = run(pool, 6)
+        assert type_names == {"reset": 6, "step": 24}, "a refused session is no fault of the episode"
     assert [server.resets for server in servers] == [0, 6]
 
 

@@ -155,17 +155,17 @@ GARBAGE = {
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_or_garbage_harms_only_its_own_episode(workers: int) -> None:
-    faults = {fault: words for fault, words in GARBAGE.items() if workers or fault != "huge"}
+    faults = {fault: tokens for fault, tokens in GARBAGE.items() if workers or fault != "huge"}
     with WorkerPool(FAULTY, workers=workers, max_restarts=1) as pool:
         first = start(pool, 2)
-        for fault, words in faults.items():
-            for kind in ("restarted", "failed"):
+        for fault, tokens in faults.items():
+            for type_name in ("restarted", "failed"):
                 pool.step(0, fault)
                 pool.step(1, "look")
                 events = answers(pool, 2)
                 assert events[1].kind == "step"
-                assert events[0].kind == kind and words in events[0].error
-                if kind == "restarted":
+                assert events[0].kind == type_name and tokens in events[0].error
+                if type_name == "restarted":
                     assert beginning(events[0]) == beginning(first[0])
             with pytest.raises(ValueError, match="holds no episode"):
                 pool.step(0, "look")
@@ -228,12 +228,12 @@ def test_the_end_of_a_worker_is_seen_although_a_fork_of_it_lives_on() -> None:
 def test_an_episode_that_bursts_the_memory_limit_is_charged_and_the_others_live() -> None:
     with WorkerPool(FAULTY, workers=1, max_restarts=1, memory_limit_mb=256) as pool:
         first = start(pool, 3)
-        for kind in ("restarted", "failed"):
+        for type_name in ("restarted", "failed"):
             pool.step(0, "burst")
             pool.step(1, "look")
             pool.step(2, "look")
             events = answers(pool, 3)
-            assert [events[slot].kind for slot in range(3)] == [kind, "step", "step"]
+            assert [events[slot].kind for slot in range(3)] == [type_name, "step", "step"]
             assert "MemoryError" in events[0].error and "limit is 256 MB" in events[0].error
         assert worker_of(events[1]) == worker_of(first[1])  # the worker lives
         assert (pool.counters.errors, pool.counters.crashes, pool.counters.failures) == (2, 0, 1)
@@ -368,7 +368,7 @@ def corridor(workers: int, kills: int) -> tuple[dict[int, list[str]], Pool]:
     with WorkerPool(CORRIDOR, workers=workers, step_timeout=1.0, reset_timeout=1.0, max_restarts=1000) as pool:
         for slot in played:
             pool.reset(slot, f"door-{slot % 8:02d}", seed=slot)
-        seen, running = 0, len(played)
+        observed, running = 0, len(played)
         while running:
             for event in pool.wait(timeout=PATIENCE):
                 if event.kind != "step":
@@ -378,8 +378,8 @@ def corridor(workers: int, kills: int) -> tuple[dict[int, list[str]], Pool]:
                     running -= 1
                 else:
                     pool.step(event.slot, "left")
-                seen += 1
-                if kills and seen % 40 == 0 and pool.processes:
+                observed += 1
+                if kills and observed % 40 == 0 and pool.processes:
                     kills -= 1
                     fault = signal.SIGKILL if rng.random() < 0.7 else signal.SIGSTOP
                     with suppress(ProcessLookupError):

@@ -119,8 +119,8 @@ def test_work_is_shared_evenly_and_a_freed_slot_makes_room() -> None:
         events = pool.wait(timeout=PATIENCE, at_least=6)
         home = {event.slot: event.observation.split()[-1] for event in events}
         assert sorted(home.values()).count(home[0]) == 3
-        theirs = [slot for slot in home if home[slot] == home[0]]
-        for slot in theirs:
+        expected = [slot for slot in home if home[slot] == home[0]]
+        for slot in expected:
             pool.release(slot)
         for slot in (100, 7_000_000_000):
             pool.reset(slot, "quiet")

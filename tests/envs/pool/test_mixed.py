@@ -13,15 +13,17 @@ FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
 
 
 def mixed(**workers):
-    kinds = {"a": CORRIDOR, "b": CORRIDOR, "faulty": FAULTY}
-    return MixedPool({name: WorkerPool(kinds[name], workers=count, max_restarts=1) for name, count in workers.items()})
+    type_names = {"a": CORRIDOR, "b": CORRIDOR, "faulty": FAULTY}
+    return MixedPool(
+        {name: WorkerPool(type_names[name], workers=count, max_restarts=1) for name, count in workers.items()}
+    )
 
 
 def events(pool, count, seconds=60):
-    found, end = [], time.monotonic() + seconds
-    while len(found) < count and time.monotonic() < end:
-        found += pool.wait(1.0)
-    return sorted(found, key=lambda event: event.slot)
+    results, end = [], time.monotonic() + seconds
+    while len(results) < count and time.monotonic() < end:
+        results += pool.wait(1.0)
+    return sorted(results, key=lambda event: event.slot)
 
 
 @pytest.mark.parametrize("workers", [{"a": 0, "b": 1}, {"a": 0, "b": 0}, {"a": 1, "b": 2}], ids=str)
@@ -34,7 +36,7 @@ def test_each_request_is_answered_by_its_own_env(workers):
         for slot in range(8):
             pool.step(slot, "left")
         assert {event.kind for event in events(pool, 8)} == {"step"} and pool.wait() == []
-        assert pool.counters.steps == 8 and [one.counters.steps for one in pool.pools.values()] == [4, 4]
+        assert pool.counters.steps == 8 and [item.counters.steps for item in pool.pools.values()] == [4, 4]
 
 
 def test_a_slot_goes_from_one_env_to_the_other():
@@ -62,8 +64,8 @@ def test_what_breaks_in_one_env_costs_the_other_nothing():
         events(pool, 2)
         pool.step(0, "left")
         pool.step(1, "crash")
-        found = events(pool, 2)
-        assert [event.kind for event in found] == ["step", "restarted"]
+        results = events(pool, 2)
+        assert [event.kind for event in results] == ["step", "restarted"]
         assert (pool.counters.crashes, pool.pools["a"].counters.crashes) == (1, 0)
 
 

@@ -68,14 +68,14 @@ def test_each_line_is_shown_once_with_the_name_of_the_environment(
 ) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     play("left", "left", "die")
-    shown = capfd.readouterr()
-    assert shown.out == ""
-    lines = shown.err.splitlines()
+    readouterr = capfd.readouterr()
+    assert readouterr.out == ""
+    lines = readouterr.err.splitlines()
     assert len(lines) == len(set(lines)) and all(line.startswith("gagpo-test/Noisy-v0: ") for line in lines)
-    words = " / ".join(line.partition(": ")[2] for line in lines)
+    tokens = " / ".join(line.partition(": ")[2] for line in lines)
     for line in ("a banner", r"\x1b[31ma warning\x1b[0m", "half a line, �", "from a child", "last words"):
-        assert line in words  # workers share the pipe, so the half line may end with another one's words
-    assert "\x1b" not in shown.err
+        assert line in tokens  # workers share the pipe, so the half line may end with another one's words
+    assert "\x1b" not in readouterr.err
 
 
 def test_a_flood_is_cut_and_delays_no_answer(capfd: pytest.CaptureFixture[str]) -> None:

@@ -55,9 +55,9 @@ def wait(pool):
 def play(pool, *answers, task="a", slot=0):
     """The events of an episode in which the model says ``answers``, the last one again and again."""
     pool.reset(slot, task, 7)
-    events, said = [wait(pool)], list(answers)
+    events, messages = [wait(pool)], list(answers)
     while events[-1].kind != "failed" and not (events[-1].terminated or events[-1].truncated):
-        pool.step(slot, said.pop(0) if len(said) > 1 else said[0])
+        pool.step(slot, messages.pop(0) if len(messages) > 1 else messages[0])
         events.append(wait(pool))
     return events
 

@@ -100,9 +100,9 @@ def test_a_flood_of_connections_disturbs_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(descriptors, "raise_limit", lambda: 320)
     with running(tmp_path, "chat(user('one'))\nprint('{\"reward\": 1}')\n") as pool, ExitStack() as stack:
         address = urlsplit(pool._server.address)
-        place = (address.hostname, address.port)
+        location = (address.hostname, address.port)
         for number in range(240):
-            client = stack.enter_context(closing(socket.create_connection(place)))
+            client = stack.enter_context(closing(socket.create_connection(location)))
             if number % 2:
                 client.send(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 100\r\n")
             if number % 20 == 0:  # all earlier ones are accepted: a full queue would have the system wait a second

@@ -104,10 +104,10 @@ print('{"reward": 0}')
     with running(tmp_path, source) as pool:
         *_, third, fourth, end = play(pool, "a", "b", "c")
         assert third.info["request"]["extends"] == 0 and end.info["rewritten"] == 1
-        said = {"role": "assistant", "content": "b!"}
+        messages = {"role": "assistant", "content": "b!"}
         assert third.info["request"]["messages"] == [
             {"role": "user", "content": "two"},
-            said,
+            messages,
             {"role": "user", "content": "three"},
         ]
         assert fourth.info["request"]["extends"] is None and fourth.info["request"]["messages"][2]["turn"] == 0
@@ -139,7 +139,7 @@ print(json.dumps({"reward": float(json.loads(said)["choices"][0]["message"]["con
 
 
 def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path):
-    for wrong, said in (
+    for wrong, messages in (
         ({"command": ""}, "give either"),
         ({"agent": "a:b"}, "give either"),
         ({"command": "no-such-program-here"}, "no program 'no-such-program-here'"),
@@ -154,5 +154,5 @@ def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path):
         ({"memory": 0}, "memory must be above 0"),
         ({"tasks": "missing.jsonl"}, "cannot be read"),
     ):
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=messages):
             running(tmp_path, "", **wrong).__enter__()

@@ -84,14 +84,14 @@ chat(user("one"))
     with running(tmp_path, source, timeout=5.0) as pool:
         pool.reset(0, "a", 1)
         wait(pool)
-        children = [int(one) for one in (tmp_path / "children").read_text().split()]
+        children = [int(item) for item in (tmp_path / "children").read_text().split()]
         assert len(children) >= 4
         pool.step(0, "ok")
         wait(pool)
         pool.release(0)
         pool.flush()
         end_of = time.monotonic() + PATIENCE
-        while any(Path(f"/proc/{one}/cmdline").exists() for one in children):
+        while any(Path(f"/proc/{item}/cmdline").exists() for item in children):
             assert time.monotonic() < end_of
             time.sleep(0.05)
 
@@ -122,7 +122,7 @@ def test_broken_requests_are_refused_with_a_reason(tmp_path):
         for raw in (b"{", b"[]", b"[" * 100_000, b'{"messages": "\\ud800"}', b"\xff"):
             status, body = ask(pool, raw=raw, key=key)
             assert status == 400 and "JSON" in body["error"]["message"]
-        for change, said in (
+        for change, messages in (
             ({"messages": []}, "messages: must hold at least one message"),
             ({"messages": [{"role": "judge", "content": "x"}]}, "messages.0.role"),
             ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
@@ -139,7 +139,7 @@ def test_broken_requests_are_refused_with_a_reason(tmp_path):
             ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ):
             status, body = ask(pool, body={**SAID, **change}, key=key)
-            assert status == 400 and said in body["error"]["message"], change
+            assert status == 400 and messages in body["error"]["message"], change
         with closing(
             socket.create_connection((urlsplit(pool._server.address).hostname, urlsplit(pool._server.address).port))
         ) as client:
@@ -180,11 +180,11 @@ def test_a_thousand_idle_connections_disturb_nobody(tmp_path):
     with running(tmp_path, "chat(user('one'))\nprint('{\"reward\": 1}')\n") as pool:
         address = urlsplit(pool._server.address)
         idle = [socket.create_connection((address.hostname, address.port)) for _ in range(1000)]
-        for one in idle[::2]:
-            one.send(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 100\r\n")
+        for item in idle[::2]:
+            item.send(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 100\r\n")
         assert play(pool, "ok")[-1].reward == 1.0
-        for one in idle:
-            one.close()
+        for item in idle:
+            item.close()
 
 
 def test_the_process_that_starts_programs_may_be_killed(tmp_path):

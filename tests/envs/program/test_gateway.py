@@ -197,12 +197,12 @@ print(json.dumps({"reward": float((said["stop_sequence"], said["content"][0]["te
 def test_a_queue_that_fails_goes_on(tmp_path, monkeypatch):
     from gagpo.envs.program.conversations import Conversations
 
-    shown = Conversations.add_request
+    add_request = Conversations.add_request
 
     def show(talk, request):
         if "broken" in json.dumps(request.conversation):
             raise IndexError("list index out of range")
-        return shown(talk, request)
+        return add_request(talk, request)
 
     monkeypatch.setattr(Conversations, "add_request", show)
     with running(tmp_path, ASK_TWICE.replace("first", "broken").replace("no place for tools", "*")) as pool:

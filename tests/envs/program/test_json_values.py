@@ -21,9 +21,9 @@ def test_the_depth_is_limited(opened, depth):
 
 @pytest.mark.parametrize("text", [b"[" + b"[]," * MAX_VALUES + b"[]]", b"[" + b'{"":0},' * MAX_VALUES + b"{}]"])
 def test_the_number_of_values_is_limited(text):
-    for kind in (bytes, bytearray, bytes.decode):
+    for type_name in (bytes, bytearray, bytes.decode):
         with pytest.raises(JsonTooLarge, match="200,000 JSON values"):
-            parse(kind(text))
+            parse(type_name(text))
 
 
 def test_commas_and_brackets_in_a_text_are_no_values():

@@ -49,13 +49,17 @@ def test_chat_completions_as_openais_client_reads_them(tmp_path):
     plain = Completion("hi", usage=(5, 2), logprobs=[("h", -0.5), ("\ufffd", -0.25)]).action
     with Model(tmp_path, plain, plain, CALLED, CALLED, Completion("cut", finish="length").action) as model:
         create = model.client.chat.completions.create
-        said = create(model="any", messages=SAID, logprobs=True, stop="x", seed=3, temperature=0.2)
-        assert (said.choices[0].message.content, said.choices[0].finish_reason, said.model) == ("hi", "stop", "any")
-        assert [one.logprob for one in said.choices[0].logprobs.content] == [-0.5, -0.25]
-        assert [one.bytes for one in said.choices[0].logprobs.content] == [[104], None]  # a part of a character
-        assert said.usage.prompt_tokens == 5 and said.usage.total_tokens == 7
+        messages = create(model="any", messages=SAID, logprobs=True, stop="x", seed=3, temperature=0.2)
+        assert (messages.choices[0].message.content, messages.choices[0].finish_reason, messages.model) == (
+            "hi",
+            "stop",
+            "any",
+        )
+        assert [chunk.logprob for chunk in messages.choices[0].logprobs.content] == [-0.5, -0.25]
+        assert [chunk.bytes for chunk in messages.choices[0].logprobs.content] == [[104], None]  # a part of a character
+        assert messages.usage.prompt_tokens == 5 and messages.usage.total_tokens == 7
         chunks = list(create(model="any", messages=SAID, stream=True, stream_options={"include_usage": True}))
-        assert "".join(one.choices[0].delta.content or "" for one in chunks if one.choices) == "hi"
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "hi"
         assert chunks[-1].usage.completion_tokens == 2 and chunks[-2].choices[0].finish_reason == "stop"
         tools = [{"type": "function", "function": PRICE}]
         called = create(model="any", messages=SAID, tools=tools).choices[0]
@@ -68,7 +72,7 @@ def test_chat_completions_as_openais_client_reads_them(tmp_path):
         assert model.asked[0]["stop"] == ["x"] and model.asked[2]["tools"][0]["function"]["name"] == "price"
         with pytest.raises(BadRequestError, match=r"top_p=0[.]5 is not supported"):
             create(model="any", messages=SAID, top_p=0.5)
-        assert [one.id for one in model.client.models.list()] == ["gagpo"]
+        assert [chunk.id for chunk in model.client.models.list()] == ["gagpo"]
 
 
 def test_responses_as_openais_client_reads_them(tmp_path):
@@ -82,9 +86,9 @@ def test_responses_as_openais_client_reads_them(tmp_path):
         assert (call.name, json.loads(call.arguments)) == ("price", {"item": "lamp"})
         items = [*SAID, call.model_dump(), {"type": "function_call_output", "call_id": call.call_id, "output": "5"}]
         with model.client.responses.stream(model="any", input=items, tools=tools) as stream:
-            kinds = [event.type for event in stream]
+            type_names = [event.type for event in stream]
             assert stream.get_final_response().output_text == "done"
-        assert kinds[0] == "response.created" and kinds[-1] == "response.completed"
+        assert type_names[0] == "response.created" and type_names[-1] == "response.completed"
         with model.client.responses.stream(model="any", input=SAID, tools=tools) as stream:
             assert stream.get_final_response().output[0].name == "price"
         assert model.asked[0]["messages"][0] == {"role": "system", "content": "Be brief."}
@@ -108,10 +112,10 @@ def test_anthropics_messages(tmp_path):
         _, second = ask(model.pool, "/v1/messages", {**body, "messages": talk}, key)
         assert second["content"] == [{"type": "text", "text": "done"}] and second["usage"]["output_tokens"] == 4
         assert model.asked[1]["extends"] == 0
-        assert [one["role"] for one in model.asked[1]["messages"]] == ["tool", "user"]
-        for kinds in ("text_delta", "input_json_delta"):
+        assert [message["role"] for message in model.asked[1]["messages"]] == ["tool", "user"]
+        for type_names in ("text_delta", "input_json_delta"):
             text = stream(model.pool, {**body, "messages": SAID, "stream": True}, key)
-            assert text.startswith("event: message_start") and kinds in text and "event: message_stop" in text
+            assert text.startswith("event: message_start") and type_names in text and "event: message_stop" in text
         for wrong in ({"top_k": 5}, {"thinking": {"type": "enabled"}}):
             assert ask(model.pool, "/v1/messages", {**body, **wrong, "messages": SAID}, key)[0] == 400
 

@@ -124,9 +124,9 @@ def test_a_withdrawn_request_leaves_no_trace():
 )
 def test_anthropics_stop_reason(completion, reason, sequence):
     request = anthropic.read({**SAID, "stop_sequences": ["END"]})
-    whole = anthropic.answer(request, [completion], "x")
-    assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, sequence)
-    assert whole["content"][0].get("text", "abc").strip() == "abc"
+    answer = anthropic.answer(request, [completion], "x")
+    assert (answer["stop_reason"], answer["stop_sequence"]) == (reason, sequence)
+    assert answer["content"][0].get("text", "abc").strip() == "abc"
     assert f'"stop_reason": "{reason}"' in anthropic.stream(request, [completion], "x").split("message_delta")[-1]
 
 
@@ -251,8 +251,8 @@ def test_arguments_that_are_not_json_stay_text():
     for text in ("{broken", "[1]", "null"):
         call = {**CALL, "function": {"name": "price", "arguments": text}}
         messages = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "5"}]
-        shown = openai.read({"messages": messages}).conversation[1]["tool_calls"][0]
-        assert shown["function"]["arguments"] == {"arguments": text}
+        output = openai.read({"messages": messages}).conversation[1]["tool_calls"][0]
+        assert output["function"]["arguments"] == {"arguments": text}
 
 
 # Any request ----------------------------------------------------------------------------------------------------------
@@ -321,9 +321,9 @@ ODD += [{"a": {"b": [1]}}, "none", "system", "assistant", [{"type": "tool_use"}]
 def places(value, path=()):
     """The path of every value within JSON."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, part in entries:
+    for name, segment in entries:
         yield (*path, name)
-        yield from places(part, (*path, name))
+        yield from places(segment, (*path, name))
 
 
 @pytest.mark.parametrize("protocol", WHOLE, ids=["chat", "responses", "messages"])
@@ -333,10 +333,10 @@ def test_any_change_of_a_request_is_read_or_refused(protocol):
         body = copy.deepcopy(WHOLE[protocol])
         for _ in range(draws.choice([1, 1, 2])):
             *path, last = draws.choice(list(places(body)))
-            whole = body
+            full = body
             for name in path:
-                whole = whole[name]
-            whole[last] = copy.deepcopy(draws.choice(ODD))
+                full = full[name]
+            full[last] = copy.deepcopy(draws.choice(ODD))
         try:
             request = _prepare(protocol, bytearray(json.dumps(body).encode()))
         except GatewayError as error:

@@ -116,6 +116,6 @@ def test_what_an_agent_returns_or_raises_reaches_its_own_episode(tmp_path, monke
     with running(tmp_path, "", rows=[*rewards, *faults], command="", agent="returning:play") as pool:
         pool._max_restarts = 0
         assert {task: play(pool, "ok", task=task)[-1].reward for task in rewards} == rewards
-        for task, said in faults.items():
+        for task, messages in faults.items():
             event = play(pool, "ok", task=task)[-1]
-            assert event.kind == "failed" and said in event.error, (task, event)
+            assert event.kind == "failed" and messages in event.error, (task, event)

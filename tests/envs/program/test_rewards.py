@@ -55,14 +55,14 @@ def test_the_messages_after_the_first_request_are_the_completion(transcript):
 
 def test_a_rewritten_history_and_another_conversation_have_a_completion_too():
     text = {"role": "assistant", "content": "Calling price"}
-    seen = {"role": "user", "content": "Observation: 5"}
+    observed = {"role": "user", "content": "Observation: 5"}
     example = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
     first = [*example, QUESTION]
-    rewritten = transcript_of((first, Completion("", [CALL])), ([*first, text, seen], Completion("5")))
-    assert prompt_and_completion(rewritten) == (first, [text, seen, {"role": "assistant", "content": "5"}])
-    other = transcript_of((first, Completion("5")), ([BRIEF, seen, text, seen], Completion("6")))
-    assert prompt_and_completion(other) == ([BRIEF, seen], [text, seen, {"role": "assistant", "content": "6"}])
-    shortened = transcript_of((first, Completion("5")), ([QUESTION, text, seen], Completion("6")))
+    rewritten = transcript_of((first, Completion("", [CALL])), ([*first, text, observed], Completion("5")))
+    assert prompt_and_completion(rewritten) == (first, [text, observed, {"role": "assistant", "content": "5"}])
+    other = transcript_of((first, Completion("5")), ([BRIEF, observed, text, observed], Completion("6")))
+    assert prompt_and_completion(other) == ([BRIEF, observed], [text, observed, {"role": "assistant", "content": "6"}])
+    shortened = transcript_of((first, Completion("5")), ([QUESTION, text, observed], Completion("6")))
     assert "turn" not in str(prompt_and_completion(shortened))
 
 

@@ -65,20 +65,20 @@ def test_a_program_gets_few_variables_and_those_that_the_user_names(tmp_path, mo
 
 def test_variables_that_cannot_be_passed_are_refused_by_name(tmp_path, monkeypatch):
     assert named("A, B_2 C") == named(["A", "B_2", "C"]) == ["A", "B_2", "C"]
-    for wrong, said in (
+    for wrong, messages in (
         (["A=1"], "got 'A=1'"),
         ([""], "got ''"),
         ([3], "got 3"),
         ("OPENAI_API_KEY", "gagpo sets OPENAI_API_KEY"),
         ("TMPDIR", "gagpo sets TMPDIR"),
     ):
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=messages):
             named(wrong)
     monkeypatch.setenv("GAGPO_TEST_LONG", "\U0001f600" * (LONGEST_WORD // 4))
-    for name, said in (("GAGPO_TEST_MISSING", "is not set"), ("GAGPO_TEST_LONG", "is too long")):
-        with pytest.raises(InvalidArgument, match=f"{name} {said}"):
+    for name, messages in (("GAGPO_TEST_MISSING", "is not set"), ("GAGPO_TEST_LONG", "is too long")):
+        with pytest.raises(InvalidArgument, match=f"{name} {messages}"):
             passed([name])
-        with pytest.raises(InvalidArgument, match=f"{name} {said}"):
+        with pytest.raises(InvalidArgument, match=f"{name} {messages}"):
             running(tmp_path, "", environment=name).__enter__()
 
 

@@ -58,7 +58,7 @@ def test_only_line_feeds_and_carriage_returns_end_a_row(tmp_path, start, end):
     write({"id": "a", "q": NO_LINE_ENDS}, {"id": "b"})
     assert read_tasks(path)[1] == {"a": {"id": "a", "q": NO_LINE_ENDS}, "b": {"id": "b"}}
     write({"question": NO_LINE_ENDS, "answer": 1}, {"question": "second", "answer": 2})
-    assert {one.text for one in read_questions(path)[1].values()} == {NO_LINE_ENDS, "second"}
+    assert {read_question.text for read_question in read_questions(path)[1].values()} == {NO_LINE_ENDS, "second"}
 
 
 def test_a_line_in_another_encoding_is_named(tmp_path):
@@ -186,16 +186,16 @@ def test_a_wrong_row_is_named_in_every_format(tmp_path, suffix, columns, row, me
     path = tmp_path / f"a.{suffix}"
     lines = ['{"id": "a", "y": 1}', row]
     path.write_text("[" + ",".join(lines) + "]" if suffix == "json" else "\n".join(lines))
-    place = f"{re.escape(f'tasks {path}')}, {'row' if suffix == 'json' else 'line'} 2: "
-    with pytest.raises(InvalidArgument, match=f"^{place}.*({message})"):
+    location = f"{re.escape(f'tasks {path}')}, {'row' if suffix == 'json' else 'line'} 2: "
+    with pytest.raises(InvalidArgument, match=f"^{location}.*({message})"):
         read_tasks(path, columns)
 
 
 def test_a_wrong_row_of_a_folder_is_named_by_its_file(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"id": "a"}\n')
-    for name, row, place in (("train.jsonl", "{", "line 1"), ("train.csv", 'id,x\na,"b\nc,d\n', "row 1")):
+    for name, row, location in (("train.jsonl", "{", "line 1"), ("train.csv", 'id,x\na,"b\nc,d\n', "row 1")):
         (tmp_path / name).write_text(row)
-        with pytest.raises(InvalidArgument, match=rf"^(tasks )?{re.escape(str(tmp_path / name))}, {place}: "):
+        with pytest.raises(InvalidArgument, match=rf"^(tasks )?{re.escape(str(tmp_path / name))}, {location}: "):
             read_tasks(tmp_path)
         (tmp_path / name).unlink()
 

@@ -28,13 +28,13 @@ def rooms(tmp_path, monkeypatch):
 
     def write(counts):
         monkeypatch.chdir(tmp_path)
-        own = {"size": "small", "max_turns": 15, "counts": counts}
+        reference = {"size": "small", "max_turns": 15, "counts": counts}
         (tmp_path / "player.py").write_text(PAGE["player.py"].replace("counts=COUNTS", f"counts={counts}"))
-        env = make_env("gagpo/ALFWorld-v0", own)
+        env = make_env("gagpo/ALFWorld-v0", reference)
         rows = [("train", id) for id in env.tasks("train").ids] + [("test", id) for id in env.tasks("valid_unseen").ids]
         lines = (json.dumps({"id": id, "split": split}) + "\n" for split, id in rows)
         (tmp_path / "tasks.jsonl").write_text("".join(lines))
-        return own, {"agent": "player:play", "tasks": "tasks.jsonl"}
+        return reference, {"agent": "player:play", "tasks": "tasks.jsonl"}
 
     return write
 
@@ -60,23 +60,23 @@ def test_a_program_plays_the_episodes_of_our_own_loop_token_for_token(rooms, tem
         tasks = env.tasks(env.splits[-1]).ids
         with open_pool(name, kwargs, workers=1) as pool:
             played.append(rollout(agent, pool, group_jobs(tasks, 2, seed=3))[0])
-    ours, theirs = (
+    actual, expected = (
         [(e.task, e.success, e.reward, e.info.get("rewritten", 0), *(map(sampled, e.turns))) for e in episodes]
         for episodes in played
     )
-    assert ours == theirs and len(ours) == 24
+    assert actual == expected and len(actual) == 24
     assert any(episode.success for episode in played[1])
 
 
 def test_an_evaluation_plays_the_last_split_that_has_tasks(rooms, tmp_path):
     kwargs = rooms({"train": 2, "valid_seen": 1, "valid_unseen": 2})[1]
-    asked = {"environment": "gagpo/Program-v0", "kwargs": kwargs, "max_tokens": 8, "quiet": True}
-    assert evaluate("starter:alfworld", **asked).task_set.split == "test"
+    requests = {"environment": "gagpo/Program-v0", "kwargs": kwargs, "max_tokens": 8, "quiet": True}
+    assert evaluate("starter:alfworld", **requests).task_set.split == "test"
     rows = [row for row in (tmp_path / "tasks.jsonl").read_text().splitlines() if "train" in row]
     (tmp_path / "tasks.jsonl").write_text("\n".join(rows))
-    assert evaluate("starter:alfworld", **asked).task_set.split == "train"
+    assert evaluate("starter:alfworld", **requests).task_set.split == "train"
     with pytest.raises(GagpoError, match=r"'test' is empty. tasks.jsonl has no such row: add rows"):
-        evaluate("starter:alfworld", split="test", **asked)
+        evaluate("starter:alfworld", split="test", **requests)
 
 
 BROKEN = """

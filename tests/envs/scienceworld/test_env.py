@@ -97,7 +97,7 @@ def test_a_wrong_focus_ends_the_episode_with_a_negative_score() -> None:
 def test_the_checks_pass() -> None:
     kwargs = {"task_types": ["find-animal", "lifespan-longest-lived", "power-component"], "max_turns": 40}
     findings = check("scienceworld", kwargs, episodes=3, deadline=600)
-    assert [(found.name, found.detail) for found in findings if not found.ok] == []
+    assert [(finding.name, finding.detail) for finding in findings if not finding.ok] == []
 
 
 @pytest.mark.interop

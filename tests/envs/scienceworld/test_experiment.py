@@ -23,9 +23,9 @@ def random_actions(simulator: Simulator, start: Variation, count: int) -> list[s
     experiment.load(start)
     actions = []
     for _ in range(count):
-        forms, objects = experiment.vocabulary()
-        form = rng.choice(forms)
-        action = " ".join(rng.choice(objects) if word == "OBJ" else word for word in form.split())
+        formats, objects = experiment.vocabulary()
+        format = rng.choice(formats)
+        action = " ".join(rng.choice(objects) if word == "OBJ" else word for word in format.split())
         actions.append(rng.choice([action, action, action, *NOT_UNDERSTOOD, "open door", "0"]))
         if experiment.step(actions[-1]).completed:
             break
@@ -99,10 +99,10 @@ def test_the_score_of_an_episode_does_not_reach_the_next(simulator: Simulator) -
 
 def test_the_gold_path_does_not_change_the_episode(simulator: Simulator) -> None:
     start = Variation("find-animal", 7)
-    searched, known, without = (Experiment(simulator) for _ in range(3))
+    searched, recorded, without = (Experiment(simulator) for _ in range(3))
     gold = searched.load(start, with_gold=True)
-    assert known.load(start, with_gold=True) == gold and without.load(start) == []
-    assert replies(searched, gold) == replies(known, gold) == replies(without, gold)
+    assert recorded.load(start, with_gold=True) == gold and without.load(start) == []
+    assert replies(searched, gold) == replies(recorded, gold) == replies(without, gold)
 
 
 def test_an_ambiguous_action_waits_for_a_number(simulator: Simulator) -> None:

@@ -108,19 +108,19 @@ def by_every_permutation(gold, found, ordered):
 
 
 def test_spider_tries_every_permutation_of_columns():
-    rng, seen = random.Random(0), Counter()
+    rng, observed = random.Random(0), Counter()
     for _ in range(500):
         columns, rows = rng.randint(1, 4), rng.randint(1, 4)
         gold = [tuple(rng.randint(0, 2) for _ in range(columns)) for _ in range(rows)]
         order = rng.sample(range(columns), columns)
-        found = [tuple(row[i] for i in order) for row in rng.sample(gold, rows)]
+        results = [tuple(row[i] for i in order) for row in rng.sample(gold, rows)]
         if rng.random() < 0.3:
-            found[0] = tuple(rng.randint(0, 2) for _ in range(columns))
+            results[0] = tuple(rng.randint(0, 2) for _ in range(columns))
         for query in ("SELECT 1", "SELECT 1 ORDER BY 1"):
-            verdict = by_every_permutation(gold, found, "ORDER" in query)
-            assert agrees(query, result(*gold), result(*found), "spider") is verdict
-            seen[verdict] += 1
-    assert min(seen.values()) > 100
+            verdict = by_every_permutation(gold, results, "ORDER" in query)
+            assert agrees(query, result(*gold), result(*results), "spider") is verdict
+            observed[verdict] += 1
+    assert min(observed.values()) > 100
 
 
 def test_many_equal_columns_are_one_choice():

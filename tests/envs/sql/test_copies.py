@@ -135,9 +135,9 @@ def test_questions_that_no_copy_can_judge_are_named_in_one_warning(data, root, c
     env = SQLEnv(data=root)
     tasks = env.tasks("train")
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    told = record.getMessage()
-    assert told.startswith(f"{root / 'train_spider.json'}: no hidden database for 2 questions, so a constant")
-    assert f"row {len(EQUIVALENTS)} ('Question {len(EQUIVALENTS)}?')" in told and "\n" not in told
+    message = record.getMessage()
+    assert message.startswith(f"{root / 'train_spider.json'}: no hidden database for 2 questions, so a constant")
+    assert f"row {len(EQUIVALENTS)} ('Question {len(EQUIVALENTS)}?')" in message and "\n" not in message
     assert verdict(env, "SELECT 4", "SELECT 4") == "right" and len(tasks) == len(EQUIVALENTS) + 2
     env.close()
 
@@ -200,7 +200,7 @@ def test_usual_wrong_queries_fail_unless_they_are_right_for_unique_values(data, 
         schema = {name: [column for column, _ in columns] for name, columns in columns_of(question.database).items()}
         with closing(create(question.database)) as database:
             wrong = list(mutants(question.gold, schema, lambda sql, on=database: on.execute(sql).fetchall()))
-        paid |= {kind for kind, sql in wrong if judged(env, task, sql) == "right"}
+        paid |= {type_name for type_name, sql in wrong if judged(env, task, sql) == "right"}
         assert judged(env, task, question.gold) == "right"
     env.close()
     assert paid <= {"DISTINCT added", "LIMIT added", "another aggregate"}

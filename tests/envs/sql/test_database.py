@@ -83,7 +83,7 @@ def test_everything_except_reading_is_rejected(database, path, sql):
     with pytest.raises(QueryFailed) as failed:
         database.run(sql)
     assert str(failed.value) and "\n" not in str(failed.value)
-    assert path.read_bytes() == before and [one.name for one in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == before and [item.name for item in path.parent.iterdir()] == [path.name]
     assert database.run("SELECT COUNT(*) FROM people").rows == [(1000,)]
 
 
@@ -182,12 +182,12 @@ def test_a_result_is_bounded_before_it_is_whole(database):
 
 
 def test_the_rejected_function_is_named(database):
-    for sql, told in {
+    for sql, reported in {
         "SELECT soundex(sqlite_version())": "the function sqlite_version is not available",
         "SELECT name FROM sqlite_master": "only reading the tables of this database is allowed",
         "/**/" * 2_000 + "DROP TABLE people": "only SELECT is possible",  # read in no more than its length
     }.items():
-        with pytest.raises(QueryFailed, match=told):
+        with pytest.raises(QueryFailed, match=reported):
             database.run(sql)
     assert database.run("SELECT 1").rows == [(1,)]  # nothing of a refusal stays
 

@@ -63,14 +63,14 @@ def test_a_session_by_hand():
     child, parent = env.question.tables
     tables, *_ = env.step("tables")
     assert tables == "Tables: " + ", ".join(sorted([child, parent]))
-    shown, *_ = env.step(f"columns {child.upper()};")
-    assert shown.startswith(f"{child}: id INTEGER, name TEXT")
-    shown, reward, *_, info = env.step(f"query: SELECT COUNT(*) FROM {child}")
-    assert (shown, reward, info["queries"], info["valid"]) == ("COUNT(*)\n12", 0.0, 1, True)
-    shown, *_, info = env.step(f"query: DROP TABLE {child}")
-    assert shown == "Error: only SELECT is possible." and not info["valid"]
-    shown, reward, terminated, _, info = env.step(f"answer: {env.question.gold}")
-    assert (shown, reward, terminated, info["success"], info["verdict"]) == ("Right.", 1.0, True, True, "right")
+    output, *_ = env.step(f"columns {child.upper()};")
+    assert output.startswith(f"{child}: id INTEGER, name TEXT")
+    output, reward, *_, info = env.step(f"query: SELECT COUNT(*) FROM {child}")
+    assert (output, reward, info["queries"], info["valid"]) == ("COUNT(*)\n12", 0.0, 1, True)
+    output, *_, info = env.step(f"query: DROP TABLE {child}")
+    assert output == "Error: only SELECT is possible." and not info["valid"]
+    output, reward, terminated, _, info = env.step(f"answer: {env.question.gold}")
+    assert (output, reward, terminated, info["success"], info["verdict"]) == ("Right.", 1.0, True, True, "right")
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_invented_tables_are_only_in_the_training_split():
     assert {task.id.partition("-")[0] for task in invented.tasks("train")} == {"invented"}
     for split in ("validation", "test", "unseen"):
         assert invented.tasks(split).hash == listed.tasks(split).hash
-    shown = [set(columns_of(one.database)) for one in invented._source("train")[1].values()]
-    assert len(set.union(*shown)) == 2 * len(shown)  # each question has two tables that no other has
+    output = [set(columns_of(item.database)) for item in invented._source("train")[1].values()]
+    assert len(set.union(*output)) == 2 * len(output)  # each question has two tables that no other has
 
 
 def test_invented_questions_have_hidden_databases_and_an_expert():
@@ -147,8 +147,8 @@ def test_samples_are_commands():
     env = SQLEnv(**SMALL)
     start(env, "count")
     rng = np.random.default_rng(0)
-    said = {env.sample_action(rng).split()[0] for _ in range(60)}
-    assert said == {"tables", "columns", "query:", "answer:"}
+    messages = {env.sample_action(rng).split()[0] for _ in range(60)}
+    assert messages == {"tables", "columns", "query:", "answer:"}
 
 
 def test_invalid_arguments():
@@ -202,7 +202,7 @@ def test_verdicts_do_not_depend_on_wall_time(monkeypatch):
 
 def test_environments_share_one_process_that_ends_with_the_last_of_them():
     def running():
-        return [one for one in psutil.Process().children() if "gagpo.envs.sql.worker" in " ".join(one.cmdline())]
+        return [item for item in psutil.Process().children() if "gagpo.envs.sql.worker" in " ".join(item.cmdline())]
 
     gc.collect()  # environments of other tests that were left open
     envs = [SQLEnv(**SMALL) for _ in range(20)]

@@ -74,8 +74,8 @@ def test_a_copy_is_made_once_by_concurrent_workers(logged):
     with ThreadPoolExecutor(4) as crowd:
         copies = set(crowd.map(with_log, [logged] * 8))
     (copy,) = copies
-    made = copy.stat().st_mtime_ns
-    assert with_log(logged) == copy and copy.stat().st_mtime_ns == made
+    st_mtime_ns = copy.stat().st_mtime_ns
+    assert with_log(logged) == copy and copy.stat().st_mtime_ns == st_mtime_ns
 
 
 def test_a_file_whose_log_appears_later_is_not_read_without_it(logged):
@@ -102,8 +102,8 @@ def test_a_journal_of_an_interrupted_write_is_rejected_with_the_row(logged):
     logged.with_name("concert.sqlite-wal").unlink()
     journal = logged.with_name("concert.sqlite-journal")
     journal.write_bytes(HOT)
-    told = r"row 0: .*concert\.sqlite: concert\.sqlite-journal is of an interrupted write; .*journal_mode = DELETE"
-    with pytest.raises(BadSource, match=told):
+    reported = r"row 0: .*concert\.sqlite: concert\.sqlite-journal is of an interrupted write; .*journal_mode = DELETE"
+    with pytest.raises(BadSource, match=reported):
         SQLEnv(data=logged.parents[2]).tasks("train")
     with pytest.raises(BadDatabase, match="interrupted write"):
         Database(str(logged))

@@ -99,14 +99,14 @@ def test_folders_that_cannot_be_used_are_one_line(folder, tmp_path):
     store(tmp_path / "questions", ROWS)
     make(folder / "copy" / "shop.sqlite", ITEMS)
     store(folder, ROWS)
-    for place, message in (
+    for location, message in (
         (tmp_path / "none", "no folder .*none; name one with SQLite files"),
         (tmp_path / "empty", "neither Spider nor BIRD nor a table of questions; write a table"),
         (tmp_path / "questions", r"no database; put files that end in \.sqlite"),
         (folder, "two databases 'shop': .*shop.sqlite and .*shop.db"),
     ):
         with pytest.raises(BadSource, match=message):
-            SQLEnv(data=place).tasks("train")
+            SQLEnv(data=location).tasks("train")
     with pytest.raises(InvalidArgument, match=r"columns: unknown field 'sql'; choose one of question, query, database"):
         SQLEnv(data=folder, columns={"sql": "SQL"})
     with pytest.raises(InvalidArgument, match=r"columns: generated questions have none"):

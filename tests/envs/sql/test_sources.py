@@ -35,9 +35,9 @@ def database(path):
 def spider(tmp_path):
     root = tmp_path / "spider"
     database(root / "database" / "concert" / "concert.sqlite")
-    one = {"db_id": "concert", "question": "Names by age?", "query": "SELECT name FROM singer ORDER BY age DESC"}
-    (root / "train_spider.json").write_text(json.dumps([one, one, {**one, "question": "Names, oldest first?"}]))
-    dev = [{**one, "question": "How many?", "query": "SELECT count(*) FROM singer"}]
+    item = {"db_id": "concert", "question": "Names by age?", "query": "SELECT name FROM singer ORDER BY age DESC"}
+    (root / "train_spider.json").write_text(json.dumps([item, item, {**item, "question": "Names, oldest first?"}]))
+    dev = [{**item, "question": "How many?", "query": "SELECT count(*) FROM singer"}]
     (root / "dev.json").write_text(json.dumps(dev))
     return root
 
@@ -59,9 +59,9 @@ def test_spider(spider):
 def test_bird(tmp_path, monkeypatch):
     root = tmp_path / "bird"
     database(root / "dev_databases" / "concert" / "concert.sqlite")
-    one = {"question_id": 7, "db_id": "concert", "question": "Who is old?", "evidence": "old means age > 35"}
-    one |= {"SQL": "SELECT name FROM singer WHERE age > 35", "difficulty": "simple"}
-    (root / "dev.json").write_text(json.dumps([one]))
+    item = {"question_id": 7, "db_id": "concert", "question": "Who is old?", "evidence": "old means age > 35"}
+    item |= {"SQL": "SELECT name FROM singer WHERE age > 35", "difficulty": "simple"}
+    (root / "dev.json").write_text(json.dumps([item]))
     monkeypatch.setenv("SQL_DATA", str(root))
     env = SQLEnv(split="validation", expert=True)
     text, info = env.reset(seed=0)
@@ -122,14 +122,14 @@ def test_a_bad_gold_query_is_reported_with_its_row(spider, gold, told, monkeypat
     env = ask(spider, "SELECT name FROM singer", gold)
     with pytest.raises(BadSource, match=rf"train_spider\.json, row 1: the gold query fails: {told}"):
         env.tasks("train")
-    kept = ask(spider, "SELECT name FROM singer", gold, on_bad_row="skip")
-    assert kept.tasks("train").ids == ["train-000000"] and verdict(kept) == "right"
+    answer = ask(spider, "SELECT name FROM singer", gold, on_bad_row="skip")
+    assert answer.tasks("train").ids == ["train-000000"] and verdict(answer) == "right"
 
 
 def test_bad_rows_of_every_kind_can_be_skipped(spider, caplog):
-    one = {"db_id": "concert", "question": "Who?", "query": "SELECT name FROM singer"}
-    bad = [1, {**one, "db_id": "../x"}, {**one, "db_id": "gone"}, {**one, "question": 7}]
-    (spider / "train_spider.json").write_text(json.dumps([*bad, one]))
+    item = {"db_id": "concert", "question": "Who?", "query": "SELECT name FROM singer"}
+    bad = [1, {**item, "db_id": "../x"}, {**item, "db_id": "gone"}, {**item, "question": 7}]
+    (spider / "train_spider.json").write_text(json.dumps([*bad, item]))
     with pytest.raises(BadSource, match="row 0: not an object"):
         SQLEnv(data=spider).tasks("train")
     assert SQLEnv(data=spider, on_bad_row="skip").tasks("train").ids == ["train-000004"]
@@ -164,8 +164,8 @@ def large(tmp_path_factory):
 def test_a_gold_query_over_a_million_rows_always_pays(large):
     """It takes more than any bound that holds for all, so its own cost sets those of its task."""
     grouped = "SELECT day, COUNT(*), SUM(amount), MIN(id), MAX(id) FROM sale GROUP BY day, amount"
-    whole = "SELECT id, amount FROM sale WHERE amount < 400"
-    env = ask(large, grouped, whole)
+    full = "SELECT id, amount FROM sale WHERE amount < 400"
+    env = ask(large, grouped, full)
     for number in range(2):
         assert verdict(env, number) == "right"
         assert env.question.bounds.steps > STORED.steps
@@ -185,17 +185,17 @@ def test_the_rows_beyond_ten_thousand_count_too(large):
 
 
 def test_a_gold_query_is_run_once_and_its_cost_stored(spider, monkeypatch):
-    asked = []
+    requests = []
     cost = QueryProcess.cost
-    monkeypatch.setattr(QueryProcess, "cost", lambda *arguments: asked.append(arguments[2]) or cost(*arguments))
+    monkeypatch.setattr(QueryProcess, "cost", lambda *arguments: requests.append(arguments[2]) or cost(*arguments))
     queries = ["SELECT name FROM singer", "SELECT age FROM singer"]
     hashes = {ask(spider, *queries).tasks("train").hash for _ in range(3)}
-    assert asked == queries and len(hashes) == 1
+    assert requests == queries and len(hashes) == 1
     costs = golds._GoldCosts()
     assert len(costs.values) == 2
     costs._path.write_text("[1\n{}\n" + costs._path.read_text()[:-20] + '\n["x", ["y", 1, 2]]\n')
     ask(spider, *queries).tasks("train")
-    assert asked == [*queries, queries[1]]  # a broken line is asked again
+    assert requests == [*queries, queries[1]]  # a broken line is asked again
     connection = sqlite3.connect(spider / "database" / "concert" / "concert.sqlite")
     connection.execute("ALTER TABLE singer RENAME COLUMN age TO years")
     connection.commit()

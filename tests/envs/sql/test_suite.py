@@ -51,20 +51,20 @@ def test_no_usual_wrong_query_pays(played):
         played.reset(seed=0, options={"task": task})
         question = played.question
         gold, child = question.gold, question.tables[0]
-        columns = {name: [column for column, _ in found] for name, found in columns_of(question.database).items()}
+        columns = {name: [column for column, _ in results] for name, results in columns_of(question.database).items()}
         category, amount, link = columns[child][2:]
         value = gold.rpartition(" ")[2]
-        shown = played.step(f"query: {gold}")[0].splitlines()[1]
+        output = played.step(f"query: {gold}")[0].splitlines()[1]
         wrong = {
             "count": [
                 *(gold.replace("COUNT(*)", f"COUNT(DISTINCT {column})") for column in ("name", amount, link)),
                 gold.partition(" WHERE ")[0],
-                f"SELECT {shown}",
+                f"SELECT {output}",
             ],
             "join": [
                 *(gold.replace("COUNT(*)", f"COUNT(DISTINCT {child}.{column})") for column in ("name", category, link)),
                 re.sub(r" ON \S+ = \S+", "", gold),
-                f"SELECT {shown}",
+                f"SELECT {output}",
                 *(f"SELECT COUNT(*) FROM {child} WHERE {link} = {key}" for key in range(1, 5)),
             ],
             "extreme": [
@@ -75,13 +75,13 @@ def test_no_usual_wrong_query_pays(played):
                 ),
                 gold.replace("AVG(", "AVG(DISTINCT ") if "AVG" in gold else "SELECT 1",
                 re.sub(r"\w+\((\w+)\)", r"\1", gold) + " LIMIT 1",
-                f"SELECT {shown}",
+                f"SELECT {output}",
             ],
             "lookup": [
                 gold.replace("SELECT ", "SELECT DISTINCT "),
                 f"{gold} LIMIT 1",
                 gold.replace(amount, f"MAX({amount})"),
-                f"SELECT {shown}",
+                f"SELECT {output}",
                 f"SELECT {amount} FROM {child} WHERE id = 1",
             ],
             "top": [
@@ -89,7 +89,7 @@ def test_no_usual_wrong_query_pays(played):
                 f"SELECT MAX(name) FROM {child}",
                 gold.replace("DESC", "ASC") if "DESC" in gold else gold.replace("ASC", "DESC"),
                 gold.replace(amount, link),
-                f"SELECT '{shown}'",
+                f"SELECT '{output}'",
             ],
             "group": [
                 gold.replace("COUNT(*)", f"COUNT(DISTINCT {amount})"),
@@ -140,11 +140,13 @@ def test_every_mutant_and_a_constant_fail_on_some_database():
             gold = [answer(database, question.gold) for database in databases]
             assert len(gold) >= 3 and all(gold) and any(result != gold[0] for result in gold[1:])
             assert all(value not in (0, None) for result in gold for row in result for value in row)
-            schema = {name: [column for column, _ in found] for name, found in columns_of(question.database).items()}
+            schema = {
+                name: [column for column, _ in results] for name, results in columns_of(question.database).items()
+            }
             wrong = list(mutants(question.gold, schema, lambda sql, on=databases[0]: on.execute(sql).fetchall()))
             assert len(wrong) >= 15 and len({sql for _, sql in wrong}) == len(wrong)
             for _, sql in wrong:
-                assert any(answer(one, sql) != result for one, result in zip(databases, gold, strict=True)), sql
+                assert any(answer(item, sql) != result for item, result in zip(databases, gold, strict=True)), sql
 
 
 def test_mutants_are_of_the_usual_kinds():
@@ -197,7 +199,7 @@ print(hashlib.sha256(repr([(one.text, one.gold, suite(one)) for one in asked]).e
 
 def test_suites_are_the_same_in_every_process_and_belong_to_their_version():
     """Whoever changes what judges a question gives it another version, so that the hash of a split says so."""
-    seen = set()
+    observed = set()
     for order in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", FINGERPRINT],
@@ -206,8 +208,8 @@ def test_suites_are_the_same_in_every_process_and_belong_to_their_version():
             text=True,
             check=True,
         )
-        seen.add(done.stdout.strip())
-    assert (SUITE_VERSION, seen) == (3, {"24147e99ed5a7a4b"})
+        observed.add(done.stdout.strip())
+    assert (SUITE_VERSION, observed) == (3, {"24147e99ed5a7a4b"})
 
 
 def test_the_luck_benchmark_finds_none(tmp_path):
@@ -225,5 +227,5 @@ def test_the_luck_benchmark_finds_none(tmp_path):
         text=True,
         check=True,
     )
-    kinds = json.loads((tmp_path / "luck.json").read_text())["kinds"]
-    assert kinds["any"] == {"tasks": 8, "right where seen": 8, "paid": 0} and "any" in done.stdout
+    type_names = json.loads((tmp_path / "luck.json").read_text())["kinds"]
+    assert type_names["any"] == {"tasks": 8, "right where seen": 8, "paid": 0} and "any" in done.stdout

@@ -56,9 +56,9 @@ def test_unique_columns_repeat_no_value_and_run_out():
 
 
 def test_a_column_without_values_gets_some():
-    for affinity, kind in (("TEXT", str), ("INTEGER", int), ("BLOB", int)):
+    for affinity, type_name in (("TEXT", str), ("INTEGER", int), ("BLOB", int)):
         drawn = [value for value in draws([], affinity=affinity) if value is not None]
-        assert drawn and {type(value) for value in drawn} == {kind}
+        assert drawn and {type(value) for value in drawn} == {type_name}
 
 
 @pytest.mark.parametrize(

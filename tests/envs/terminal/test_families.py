@@ -97,8 +97,8 @@ def test_splits_share_no_word():
 
 
 def test_held_out_families_are_in_no_other_split():
-    names = {split: {kind.name for kind in families_of("all", split)} for split in SPLITS}
+    names = {split: {type_name.name for type_name in families_of("all", split)} for split in SPLITS}
     assert names["unseen"] == set(HELD_OUT)
     assert names["train"] == names["test"] == set(FAMILIES) - set(HELD_OUT)
-    assert [kind.name for kind in families_of("set-env", "train")] == ["set-env"]
-    assert {kind.name for kind in families_of(["set-env"], "unseen")} == set(HELD_OUT)
+    assert [type_name.name for type_name in families_of("set-env", "train")] == ["set-env"]
+    assert {type_name.name for type_name in families_of(["set-env"], "unseen")} == set(HELD_OUT)

@@ -34,8 +34,8 @@ fi
 def make_task(root, name="greet", dockerfile="FROM ubuntu:24.04\nWORKDIR /app\nCOPY name.txt /app/\n"):
     """A task by hand, from the format's documentation."""
     folder = root / name
-    for part in ("environment", "tests", "solution"):
-        (folder / part).mkdir(parents=True)
+    for segment in ("environment", "tests", "solution"):
+        (folder / segment).mkdir(parents=True)
     (folder / "task.toml").write_text(SETTINGS)
     (folder / "instruction.md").write_text(f"Write a greeting of the person in name.txt to greeting.txt ({name}).\n")
     (folder / "environment" / "name.txt").write_text(f"{name}\n")
@@ -91,7 +91,7 @@ def test_rewards_are_numbers_from_0_to_1(text, reward):
 
 def test_tests_see_no_links_out_of_the_tree_and_no_added_settings():
     task = HarborTask("", {"conftest.py": file("mine")}, {}, (), 1.0)
-    kept = {"conftest.py": file("changed"), "a": link("b/../c"), "d/e": link("../a"), "f": link("/app/a")}
+    retained = {"conftest.py": file("changed"), "a": link("b/../c"), "d/e": link("../a"), "f": link("/app/a")}
     added = {
         "d/conftest.py": file(""),
         "x.pth": file(""),
@@ -99,7 +99,7 @@ def test_tests_see_no_links_out_of_the_tree_and_no_added_settings():
         "h": link("../../x"),
         "d/i": link("../../x"),
     }
-    assert task._judged(kept | added) == kept
+    assert task._judged(retained | added) == retained
 
 
 FAULTS = {

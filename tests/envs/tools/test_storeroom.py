@@ -22,17 +22,17 @@ def test_it_keeps_every_promise(form):
 def test_the_same_seed_is_the_same_env_in_both_forms():
     tools, text = StoreroomEnv(expert=True), StoreroomEnv("text", expert=True)
     for task in tools.tasks("test").ids[::17]:
-        seen = []
+        observed = []
         for env in (tools, text):
-            said, info = env.reset(seed=5, options={"task": task})
-            answers, over = [said], False
+            messages, info = env.reset(seed=5, options={"task": task})
+            answers, over = [messages], False
             while not over:
                 for action in separate(info["expert_action"]):
-                    said, reward, over, _, info = env.step(action)
-                    answers.append(said)
-            seen.append(answers)
+                    messages, reward, over, _, info = env.step(action)
+                    answers.append(messages)
+            observed.append(answers)
             assert reward == 1.0 and info["success"]
-        assert seen[0] == seen[1]
+        assert observed[0] == observed[1]
 
 
 def test_the_seed_decides_prices():
@@ -67,8 +67,8 @@ def test_train_and_test_share_no_two_things():
 def test_an_impossible_call_is_invalid_and_explained(form, action, told):
     env = StoreroomEnv(form)
     env.reset(seed=1, options={"task": "total-lamp-rope"})
-    said, reward, over, _, info = env.step(action)
-    assert told in said and len(said) < 400 and (reward, over, info["valid"]) == (0.0, False, False)
+    messages, reward, over, _, info = env.step(action)
+    assert told in messages and len(messages) < 400 and (reward, over, info["valid"]) == (0.0, False, False)
 
 
 def test_an_unknown_form_is_refused():
@@ -80,7 +80,7 @@ def test_an_experts_calls_at_once_are_one_turn_and_are_answered_each():
     with WorkerPool(ID, {"expert": True}, workers=0) as pool:
         episodes, _ = rollout(ExpertAgent(), pool, group_jobs(["total-lamp-rope", "dearer-vase-drum"], 1, 1))
     for episode in episodes:
-        first, *others = episode.turns
+        first, *remaining = episode.turns
         assert [read_call(call.action).name for call in first.calls] == ["price", "price"]
-        assert [call.answer for call in first.calls] == others[0].observation.split("\n")
+        assert [call.answer for call in first.calls] == remaining[0].observation.split("\n")
         assert episode.success and len(episode.turns) == (3 if episode.task.startswith("total") else 2)

@@ -99,13 +99,13 @@ def test_actions_do_what_a_person_does(show):
     <p id=log></p><script>document.querySelector('form').addEventListener('input', e => log.textContent += e.isTrusted)
     </script>"""
     browser = show(body, result=lambda request: f"got {request.form}")
-    shown = act(browser, "type[1] red shirt", "type[2] two", "select[5]", "click[6]", "type[7] 2026-02-03")
-    assert '[1] input "q" = "red shirt"' in shown
-    assert "[5] option M (selected)" in shown
-    assert "truetruefalsetruefalse" in shown
-    shown = act(browser, "type[1] ", "type[1] blue", "press[Enter]")
-    form = [("q", "blue"), ("more", "two"), ("size", "M"), ("r", "1"), ("d", "2026-02-03")]
-    assert shown == f"got {form}"
+    output = act(browser, "type[1] red shirt", "type[2] two", "select[5]", "click[6]", "type[7] 2026-02-03")
+    assert '[1] input "q" = "red shirt"' in output
+    assert "[5] option M (selected)" in output
+    assert "truetruefalsetruefalse" in output
+    output = act(browser, "type[1] ", "type[1] blue", "press[Enter]")
+    format = [("q", "blue"), ("more", "two"), ("size", "M"), ("r", "1"), ("d", "2026-02-03")]
+    assert output == f"got {format}"
     assert browser.page.path.startswith("/result?q=blue")
     assert '[1] input "q" = "blue"' in act(browser, "back")
     with pytest.raises(CallError, match="no page to go back to"):
@@ -320,8 +320,8 @@ def test_a_visit_leaves_nothing_to_the_next(shared_browser, monkeypatch, store, 
     send = shared_browser.command
     if not helps:  # some versions of the browser leave session storage there
         monkeypatch.setattr(shared_browser, "command", lambda name, **values: "Data" in name or send(name, **values))
-    shown, stores = STORES[store]
-    script = f"<p id=p></p><script type=module>p.textContent = `[${{{shown}}}]`; {stores}; document.title = 1</script>"
+    output, stores = STORES[store]
+    script = f"<p id=p></p><script type=module>p.textContent = `[${{{output}}}]`; {stores}; document.title = 1</script>"
     bodies = {
         "/worker.js": "caches.open('a').then(() => postMessage(1))",
         "/frame": "<script>window.done = caches.open('a')</script>",
@@ -330,8 +330,8 @@ def test_a_visit_leaves_nothing_to_the_next(shared_browser, monkeypatch, store, 
     }
 
     def pages(request):
-        kind = "text/javascript" if request.path.endswith(".js") else "text/html"
-        return PageResponse(bodies.get(request.path, f"<!doctype html><body>{script}").encode(), kind)
+        type_name = "text/javascript" if request.path.endswith(".js") else "text/html"
+        return PageResponse(bodies.get(request.path, f"<!doctype html><body>{script}").encode(), type_name)
 
     for _ in range(3):
         shared_browser.open("/visit", pages)

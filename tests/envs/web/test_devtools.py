@@ -94,8 +94,8 @@ def test_a_command_returns_its_own_answer_among_events_and_other_answers():
 
 
 def test_a_dialog_of_the_browser_is_accepted_while_a_command_waits():
-    asked = frame({"method": "Page.javascriptDialogOpening", "params": {"type": "beforeunload"}})
-    with browser(answering(lambda message: [asked, result(message)])) as (port, sent):
+    requests = frame({"method": "Page.javascriptDialogOpening", "params": {"type": "beforeunload"}})
+    with browser(answering(lambda message: [requests, result(message)])) as (port, sent):
         tools = SocketDevTools(port, "page", 5.0)
         tools.command("probe", {})
         tools.command("probe", {})

@@ -74,13 +74,13 @@ class HiddenCounter(WordSource):
 
 def futures(env, limit=4):
     """What another click earns, by state key, after every path of clicks and invalid actions."""
-    found = {}
+    results = {}
     for path in itertools.chain.from_iterable(itertools.product(("click[1]", "x"), repeat=n) for n in range(1, limit)):
         env.reset(options={"task": "train-red"})
         steps = [env.step(action) for action in path]
         if not any(step[2] for step in steps):
-            found.setdefault(steps[-1][4]["state"], set()).add(env.step("click[1]")[1])
-    return found
+            results.setdefault(steps[-1][4]["state"], set()).add(env.step("click[1]")[1])
+    return results
 
 
 def test_equal_keys_mean_equal_futures_with_the_state_history():
@@ -199,11 +199,11 @@ def test_a_screenshot_is_a_part_of_its_turn_in_the_file_of_episodes(tmp_path):
 
 def hostile_actions(rng, number):
     """Actions of every form with numbers, words and keys that may or may not fit."""
-    words = [*GARBAGE.values(), "<script>alert(1)</script>", "'); document.body.remove(); ('", "\\", "red", ""]
+    tokens = [*GARBAGE.values(), "<script>alert(1)</script>", "'); document.body.remove(); ('", "\\", "red", ""]
     keys = ["Enter", "Tab", "Escape", "a", "F5", "Control", "\x00", "Backspace"]
     for _ in range(number):
         n = rng.choice([0, 1, 2, 4, 4, 5, 99, 10**6, -1])
-        word = rng.choice(words)[:3000]
+        word = rng.choice(tokens)[:3000]
         yield rng.choice(
             [
                 *(f"click[{n}]", f"select[{n}]", f"type[{n}] {word}", f"press[{rng.choice(keys)}]", word),
@@ -237,15 +237,15 @@ def test_more_episodes_than_browsers_take_turns_and_see_the_same(env, monkeypatc
     expected = [env.reset(options={"task": "train-red"})[0], *(env.step(action) for action in actions)]
     env.browser.close()
     monkeypatch.setattr("gagpo.envs.web.browser.MOST_BROWSERS", 1)
-    others = [WebEnv(source=f"{__name__}:WordSource", expert=True) for _ in range(3)]
+    remaining = [WebEnv(source=f"{__name__}:WordSource", expert=True) for _ in range(3)]
     try:
-        starts = [other.reset(options={"task": "train-red"})[0] for other in others]
-        assert sum(other.browser._started is not None for other in others) == 1
-        steps = [[other.step(action) for other in others] for action in actions]
+        starts = [other.reset(options={"task": "train-red"})[0] for other in remaining]
+        assert sum(other.browser._started is not None for other in remaining) == 1
+        steps = [[other.step(action) for other in remaining] for action in actions]
         for number in range(3):
             assert [starts[number], *(results[number] for results in steps)] == expected
     finally:
-        for other in others:
+        for other in remaining:
             other.close()
 
 

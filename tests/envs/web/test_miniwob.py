@@ -98,12 +98,12 @@ def test_a_seed_is_the_task_that_it_is_in_the_package(env, monkeypatch):
     monkeypatch.setenv("MINIWOB_CHROME_BINARY", shutil.which("chromium"))
     monkeypatch.setenv("MINIWOB_CHROMEDRIVER", shutil.which("chromedriver"))
     gymnasium.register_envs(miniwob)
-    for kind in ("click-tab-2", "email-inbox-delete", "enter-text"):
-        package = gymnasium.make(f"miniwob/{kind}-v1", disable_env_checker=True).unwrapped
+    for type_name in ("click-tab-2", "email-inbox-delete", "enter-text"):
+        package = gymnasium.make(f"miniwob/{type_name}-v1", disable_env_checker=True).unwrapped
         try:
             for seed in (0, 7, 100_000):
                 observation, _ = package.reset(seed=seed, options={"record_screenshots": False})
-                env.reset(options={"task": f"{kind}.{seed:06d}"})
+                env.reset(options={"task": f"{type_name}.{seed:06d}"})
                 assert env.instruction == observation["utterance"]
         finally:
             package.close()
@@ -129,20 +129,20 @@ def _episodes(env, kind):
 
 def _compare_with_loaded_pages(monkeypatch, kinds):
     with closing(WebEnv(level="all", expert=True, max_turns=8, unseen=[])) as env:
-        seen = {kind: _episodes(env, kind) for kind in kinds}
+        observed = {type_name: _episodes(env, type_name) for type_name in kinds}
     monkeypatch.setattr(Browser, "_repeat", lambda *values: None)
     with closing(WebEnv(level="all", expert=True, max_turns=8, unseen=[])) as fresh:
-        for kind in kinds:
-            assert _episodes(fresh, kind) == seen[kind], kind
+        for type_name in kinds:
+            assert _episodes(fresh, type_name) == observed[type_name], type_name
 
 
 def test_a_page_that_is_used_again_is_as_if_it_was_loaded(monkeypatch):
     loaded = []
     real = Browser._navigate
     monkeypatch.setattr(Browser, "_navigate", lambda *values: loaded.append(1) or real(*values))
-    kinds = ["click-button", "enter-date", "enter-text", "login-user"]
-    _compare_with_loaded_pages(monkeypatch, kinds)
-    assert len(loaded) == len(kinds) + 3 * len(kinds)  # one each, and then one for each episode
+    type_names = ["click-button", "enter-date", "enter-text", "login-user"]
+    _compare_with_loaded_pages(monkeypatch, type_names)
+    assert len(loaded) == len(type_names) + 3 * len(type_names)  # one each, and then one for each episode
 
 
 @pytest.mark.slow
@@ -217,11 +217,11 @@ def test_what_only_the_page_remembers_is_part_of_the_state(env):
 
 def test_splits_hold_unseen_seeds_and_unseen_kinds():
     source = MiniWoB(tasks=["click-tab-2", "enter-text"], seeds={"train": "0-9", "test": "10-14"})
-    train, test, kinds = ({task.id: task for task in source.tasks(split)} for split in source.splits)
+    train, test, type_names = ({task.id: task for task in source.tasks(split)} for split in source.splits)
     assert (len(train), len(test)) == (20, 10)
     assert {task.type for task in train.values()} == {task.type for task in test.values()} == set(source.trained)
-    assert {task.type for task in kinds.values()} == set(UNSEEN_KINDS)
-    digests = [task.digest for tasks in (train, test, kinds) for task in tasks.values()]
+    assert {task.type for task in type_names.values()} == set(UNSEEN_KINDS)
+    digests = [task.digest for tasks in (train, test, type_names) for task in tasks.values()]
     assert len(set(digests)) == len(digests)
     assert "enter-text-2" not in MiniWoB(tasks=["enter-text-2"]).unseen
 

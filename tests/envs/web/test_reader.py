@@ -74,11 +74,11 @@ SHADOWS = {
 
 @pytest.mark.parametrize("case", SHADOWS.values(), ids=SHADOWS.keys())
 def test_what_stands_in_a_shadow_root_can_be_used(show, case):
-    body, light, action, line, said = case
+    body, light, action, line, messages = case
     browser = shadow(show, body, light)
     assert line in text(browser) and "covered" not in text(browser)
     act(browser, action)
-    assert browser.evaluate("out.textContent") == said
+    assert browser.evaluate("out.textContent") == messages
 
 
 def test_a_shadow_root_shows_its_slots_in_place_of_the_children(show):
@@ -91,9 +91,9 @@ def test_a_shadow_root_shows_its_slots_in_place_of_the_children(show):
 
 
 def test_a_form_in_a_shadow_root_is_sent(show):
-    form = "<form action=/next><input name=q><button>Send</button></form>"
+    format = "<form action=/next><input name=q><button>Send</button></form>"
     browser = show(
-        f"<x-f><template shadowrootmode=open>{form}</template></x-f>",
+        f"<x-f><template shadowrootmode=open>{format}</template></x-f>",
         next=lambda request: f"got {dict(request.form)['q']}",
     )
     act(browser, "type[1] red")
@@ -189,8 +189,8 @@ SEEN = {
 
 
 def test_text_that_nobody_can_see_is_not_shown(show):
-    shown = [name for name, body in UNSEEN.items() if "secret" in text(show(body))]
-    assert shown == []
+    output = [name for name, body in UNSEEN.items() if "secret" in text(show(body))]
+    assert output == []
 
 
 def test_text_that_can_be_seen_is_shown(show):
@@ -230,10 +230,10 @@ def test_a_page_that_rejects_a_key_gets_none(show):
 
 
 def test_a_long_text_with_lines_is_typed_as_it_is(show):
-    words = "line one\nline\ttwo\n" + "abc " * 200 + "end"
+    tokens = "line one\nline\ttwo\n" + "abc " * 200 + "end"
     browser = show("<textarea></textarea><form action=/sent><input></form>", sent="sent")
-    browser.do(Command("type", 1, words))
-    assert browser.evaluate("document.querySelector('textarea').value") == words
+    browser.do(Command("type", 1, tokens))
+    assert browser.evaluate("document.querySelector('textarea').value") == tokens
     browser.do(Command("type", 2, "one\ntwo"))
     assert browser.page.path == "/" and browser.page.line(2).value == "onetwo"
 

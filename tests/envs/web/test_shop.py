@@ -29,8 +29,8 @@ def pair():
 
 
 def find(page, label):
-    wanted = " ".join(label.split())
-    return next(line.number for line in page.find() if line.name.lower() == wanted)
+    expected = " ".join(label.split())
+    return next(line.number for line in page.find() if line.name.lower() == expected)
 
 
 def follow(site, action):

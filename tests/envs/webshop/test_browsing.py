@@ -50,7 +50,7 @@ def test_the_knowing_expert_opens_only_the_goal_product():
         (len(episode(knowing, task)[0]), len(episode(browsing, task)[0]))
         for task in knowing.tasks("validation").ids[:40]
     ]
-    assert all(one == 1 for one, _ in counts) and any(other > 1 for _, other in counts)
+    assert all(item == 1 for item, _ in counts) and any(other > 1 for _, other in counts)
 
 
 def test_an_imperfect_one_takes_the_first():

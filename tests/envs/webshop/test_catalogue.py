@@ -159,8 +159,8 @@ def test_human_instructions_with_options_in_all_their_forms(tmp_path):
         {"instruction": "d"},
     ]
     path.write_text(json.dumps({"B1": entries}))
-    forms = [instruction.options for instruction in read_humans(path)["B1"]]
-    assert forms == [(("", "red"), ("", "large")), (("color", "red"),), (("color", "red"),), ()]
+    formats = [instruction.options for instruction in read_humans(path)["B1"]]
+    assert formats == [(("", "red"), ("", "large")), (("color", "red"),), (("color", "red"),), ()]
 
 
 @pytest.mark.parametrize(

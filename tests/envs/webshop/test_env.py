@@ -55,8 +55,8 @@ def test_an_imperfect_buyer_finds_the_product_and_takes_it_as_it_is():
     for task in env.tasks("test").ids[:120]:
         actions, _, reward, info = expert_episode(env, task)
         assert info["bought"] == env.store.goal(task).asin and len(actions) <= 1 + 5 + 1
-        asked = env.store.goal(task).options
-        assert info["success"] == (not asked), task
+        options = env.store.goal(task).options
+        assert info["success"] == (not options), task
         rewards.append(reward)
     assert 0.3 < sum(rewards) / len(rewards) < 0.95
 
@@ -192,9 +192,9 @@ def test_the_state_key_depends_on_the_task_but_not_on_the_instance():
 
 
 def test_observation_modes():
-    shown = {mode: make(observation=mode).reset(seed=4)[0] for mode in ("text", "text_rich")}
-    assert shown["text"].startswith("WebShop [SEP] Instruction: [SEP] ")
-    assert shown["text_rich"].endswith("\n[button] Search [button_]\n")
+    output = {mode: make(observation=mode).reset(seed=4)[0] for mode in ("text", "text_rich")}
+    assert output["text"].startswith("WebShop [SEP] Instruction: [SEP] ")
+    assert output["text_rich"].endswith("\n[button] Search [button_]\n")
     with pytest.raises(ValueError, match="unknown observation 'pixels'; choose one of text, text_rich"):
         make(observation="pixels")
 
@@ -252,7 +252,7 @@ def test_without_human_instructions_there_are_no_human_tasks(tmp_path):
 @pytest.mark.slow
 def test_memory_stays_flat_over_many_episodes():
     env = make(expert=True, observation="text_rich")
-    process, rng, seen = psutil.Process(), random.Random(0), []
+    process, rng, observed = psutil.Process(), random.Random(0), []
     for episode in range(10_001):
         _, info = env.reset(seed=episode)
         env.step(f"search[{rng.random()} {rng.choice('abc')} red]")
@@ -262,8 +262,8 @@ def test_memory_stays_flat_over_many_episodes():
             *_, info = env.step(action)
         if episode in (4_000, 10_000):
             gc.collect()
-            seen.append(process.memory_info().rss)
-    assert seen[1] - seen[0] < 10 * 2**20
+            observed.append(process.memory_info().rss)
+    assert observed[1] - observed[0] < 10 * 2**20
 
 
 def test_two_processes_play_the_same_episode(tmp_path):

@@ -32,7 +32,7 @@ def test_only_chosen_options_are_marked_as_clicked(tmp_path):
     """The published marks miss quotes and non-ASCII letters, and mark equal values of other options."""
     choices = options(a=['24" x 36"', "same"], b=["café", "same"])
     data = write_files(tmp_path, [row("B1", customization_options=choices)])
-    seen = {}
+    observed = {}
     for exact in (True, False):
         env = WebShopEnv(data=data, exact=exact, observation="text_rich")
         env.reset(seed=0)
@@ -40,8 +40,8 @@ def test_only_chosen_options_are_marked_as_clicked(tmp_path):
             observation = env.step(action)[0]
         marks = [observation.count("[clicked button]")]
         marks.append(env.step("click[same]")[0].count("[clicked button] same"))
-        seen[exact] = marks
-    assert seen == {False: [2, 1], True: [0, 2]}
+        observed[exact] = marks
+    assert observed == {False: [2, 1], True: [0, 2]}
 
 
 def test_the_last_page_is_short_unless_exact(tmp_path):
@@ -65,8 +65,8 @@ def test_labels_with_brackets_are_offered_and_can_be_clicked_unless_exact(tmp_pa
         env.step("search[shirt]")
         observation, *_, info = env.step("click[b1]")
         assert {"click[x [l]]", "click[s]"} <= set(info["admissible_actions"])
-        after, *_, told = env.step("click[x [l]]")
-        assert (told["valid"], told["state"] == info["state"], after == observation) == (True, exact, exact)
+        after, *_, reported = env.step("click[x [l]]")
+        assert (reported["valid"], reported["state"] == info["state"], after == observation) == (True, exact, exact)
         assert env.step("click[x [m]]")[-1]["valid"] is False
 
 
@@ -87,8 +87,8 @@ def test_the_expert_avoids_labels_that_an_exact_shop_cannot_parse(tmp_path):
 
 def test_exact_searches_with_the_lengths_that_lucene_keeps(tmp_path):
     """The default uses exact lengths, because the suite's models were trained on them."""
-    words = " ".join(f"word{n}" for n in range(50))
-    rows = [row("B1", full_description=f"{words} more"), row("B2", "blue cotton shirt", full_description=words)]
+    tokens = " ".join(f"word{n}" for n in range(50))
+    rows = [row("B1", full_description=f"{tokens} more"), row("B2", "blue cotton shirt", full_description=tokens)]
     data = write_files(tmp_path, rows)
     first = {}
     for exact in (False, True):
@@ -105,7 +105,7 @@ def test_exact_searches_with_the_lengths_that_lucene_keeps(tmp_path):
 def test_long_and_unseen_texts_are_whole_in_exact_only(tmp_path):
     name = "shirt \u202e" + "x" * 2_000
     data = write_files(tmp_path, [row("B1", name)])
-    for exact, shown in ((True, name), (False, name.replace("\u202e", "")[:1_000])):
+    for exact, output in ((True, name), (False, name.replace("\u202e", "")[:1_000])):
         env = WebShopEnv(data=data, exact=exact)
         env.reset(seed=0)
-        assert f" [SEP] {shown} [SEP] $10.0" in env.step("search[shirt]")[0]
+        assert f" [SEP] {output} [SEP] $10.0" in env.step("search[shirt]")[0]

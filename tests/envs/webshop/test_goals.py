@@ -26,19 +26,19 @@ from tests.envs.webshop.shelf import build, generated_store, options, row, run_s
 @settings(deadline=None)
 @given(st.floats(0, 2_000), st.integers(0, 10_000))
 def test_the_budget_is_one_of_the_later_three_of_the_next_four_tens(price, seed):
-    budget, said = budget_for(price, random.Random(seed))
+    budget, messages = budget_for(price, random.Random(seed))
     if price >= 980:
-        assert (budget, said) == (NO_BUDGET, "")
+        assert (budget, messages) == (NO_BUDGET, "")
     else:
         assert budget % 10 == 0
         assert price + 10 < budget <= price + 40
-        assert said == f", and price lower than {budget:.2f} dollars"
+        assert messages == f", and price lower than {budget:.2f} dollars"
 
 
 def test_all_three_budgets_occur_with_the_odds_of_the_larger_of_two():
-    seen = Counter(budget_for(15.0, random.Random(seed))[0] for seed in range(6_000))
+    counter = Counter(budget_for(15.0, random.Random(seed))[0] for seed in range(6_000))
     # Of the six pairs from 20, 30, 40, 50 one has 30 as the larger, two have 40, three have 50.
-    assert {budget: round(6 * n / 6_000, 1) for budget, n in seen.items()} == pytest.approx(
+    assert {budget: round(6 * n / 6_000, 1) for budget, n in counter.items()} == pytest.approx(
         {30.0: 1, 40.0: 2, 50.0: 3}, abs=0.2
     )
 
@@ -80,8 +80,8 @@ def test_too_many_combinations_are_sampled_not_enumerated():
 
 
 def test_human_instructions_lose_their_full_stop_and_need_attributes():
-    first, others = Instruction("Find it.", ("soft",), (("", "red"),)), [("No attributes", ()), ("b", ("x",))]
-    instructions = [first, *(Instruction(text, attributes) for text, attributes in others)]
+    first, remaining = Instruction("Find it.", ("soft",), (("", "red"),)), [("No attributes", ()), ("b", ("x",))]
+    instructions = [first, *(Instruction(text, attributes) for text, attributes in remaining)]
     goals = list(human_goals(Product("B1", "x"), instructions, 990.0, random.Random(0)))
     assert [(goal.id, goal.instruction) for goal in goals] == [("B1-h0", "Find it"), ("B1-h2", "b")]
     assert goals[0].options == (("", "red"),)
@@ -111,13 +111,13 @@ def test_a_goal_asked_twice_is_kept_once():
 @pytest.mark.parametrize("kind", ["synthetic", "human"])
 def test_no_two_splits_of_a_catalogue_share_a_goal(kind):
     store = generated_store()
-    ids, words = [], []
+    ids, tokens = [], []
     for split in ("train", "validation", "test"):
         ids += store.tasks(kind, split).ids
-        words += [" ".join(store.goal(task).instruction.lower().split()) for task in store.tasks(kind, split).ids]
+        tokens += [" ".join(store.goal(task).instruction.lower().split()) for task in store.tasks(kind, split).ids]
     assert len(ids) == store.manifest["goals"][kind] > 1_000
     assert len(set(ids)) == len(ids)
-    assert len(set(words)) == len(words)
+    assert len(set(tokens)) == len(tokens)
 
 
 def test_goals_do_not_depend_on_the_other_products(tmp_path):

@@ -82,20 +82,20 @@ class Comparison:
     def start(self, task):
         store, exact = self.text.store, self.exact
         goal = store.goal(task)
-        wanted = store.product(store.number(goal.asin))
+        expected = store.product(store.number(goal.asin))
 
         def reward(asin, chosen):
             bought = next(product for product in self.products if product["asin"] == asin)
             bought = {**bought, "nouns": store.product(store.number(asin)).nouns}
-            asked = {
+            requests = {
                 "attributes": goal.attributes,
                 "goal_options": dict(goal.options),
                 "price_upper": goal.budget,
-                "query": wanted.query,
-                "product_category": wanted.product_category,
-                "nouns": wanted.nouns,
+                "query": expected.query,
+                "product_category": expected.product_category,
+                "nouns": expected.nouns,
             }
-            return webshop_reward.reward(bought, asked, store.price(store.number(asin)), chosen)
+            return webshop_reward.reward(bought, requests, store.price(store.number(asin)), chosen)
 
         def search(query):
             return [store.product(number).asin for number in store.index.search(query)]
@@ -119,12 +119,12 @@ class Comparison:
             score = self.original.step(action)
         except webshop_pages.Stopped:
             score, stopped = 0.0, True
-        for env, shown in ((self.text, self.original.text), (self.rich, self.original.rich)):
+        for env, output in ((self.text, self.original.text), (self.rich, self.original.rich)):
             observation, reward, terminated, _, info = env.step(action)
             assert (reward, terminated) == (score, self.original.done), action
             assert not (stopped and info["valid"]), action
             if not terminated or self.exact:
-                assert observation == shown, action
+                assert observation == output, action
         if self.exact and not terminated:
             labels = {f"click[{label}]" for label in self.original.clickable}
             offered = {action for action in info["admissible_actions"] if action.startswith("click[")}
@@ -200,8 +200,8 @@ def test_rewards_in_the_generated_shop_follow_the_published_rule(generated):
     for task in rng.sample(comparison.text.tasks("test").ids, 25):
         comparison.start(task)
         goal, store = comparison.text.store.goal(task), comparison.text.store
-        wanted = store.product(store.number(goal.asin))
-        comparison.step(f"search[{wanted.title if rng.random() < 0.7 else wanted.query}]")
+        product = store.product(store.number(goal.asin))
+        comparison.step(f"search[{product.title if rng.random() < 0.7 else product.query}]")
         asins = [a for a in comparison.original.clickable if a.isdigit()]
         comparison.step(f"click[{goal.asin if goal.asin in asins and rng.random() < 0.7 else rng.choice(asins)}]")
         for label, (_, is_option) in list(comparison.original.clickable.items()):
@@ -250,9 +250,9 @@ def test_the_reward_is_the_published_rule(asked, chosen, attributes, budget):
         "product_category": product.product_category,
         "nouns": product.nouns,
     }
-    wanted = {**plain, "attributes": attributes, "goal_options": asked, "price_upper": budget}
+    expected = {**plain, "attributes": attributes, "goal_options": asked, "price_upper": budget}
     assert score_purchase(goal, product, product, 20.0, chosen).reward == webshop_reward.reward(
-        plain, wanted, 20.0, chosen
+        plain, expected, 20.0, chosen
     )
 
 
@@ -348,11 +348,11 @@ def test_the_state_of_a_hidden_search_is_whole(fifty):
             env = fifty.text
             env.reset(options={"task": "B001-s0"})
             for action in actions:
-                shown, *_, info = env.step(action)
-                assert pages.setdefault(info["state"], shown) == shown
+                output, *_, info = env.step(action)
+                assert pages.setdefault(info["state"], output) == output
     env.reset(options={"task": "B001-s0"})
     draws = [env.step("search[<r>]") for _ in range(3)]
-    assert len({shown for shown, *_ in draws}) == len({info["state"] for *_, info in draws}) == 3
+    assert len({output for output, *_ in draws}) == len({info["state"] for *_, info in draws}) == 3
 
 
 def test_the_default_shop_has_no_hidden_searches(fifty):

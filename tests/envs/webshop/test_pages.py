@@ -69,8 +69,8 @@ def test_the_item_page_in_the_published_order(shop):
 def test_options_are_one_a_name_and_survive_the_sub_pages(shop):
     state = go(shop, "?number 0", "b00", "Blue | Green", "S", "red")
     assert state.options == (("color", "red"), ("size", "s"))
-    for part, content in (("Description", ["A shirt."]), ("Features", [" Soft", " Warm"]), ("Reviews", [])):
-        inside = shop.click(state, part)
+    for segment, content in (("Description", ["A shirt."]), ("Features", [" Soft", " Warm"]), ("Reviews", [])):
+        inside = shop.click(state, segment)
         assert shown(shop, inside)[2:] == ["Back to Search", "< Prev", *content]
         assert shop.click(inside, "< prev") == state
 
@@ -227,8 +227,8 @@ def wander(shop, task, seed, steps=60):
         page = shop.page(state)
         pages.append((state, page))
         choices = [label for label in page.clickables if label != "buy now"]
-        words = rng.choice(["red shirt", "usb cable", "free shampoo", "coffee", "for women", "metal", "tea"])
-        state = shop.click(state, rng.choice(choices)) if choices and rng.random() < 0.8 else shop.search(state, words)
+        tokens = rng.choice(["red shirt", "usb cable", "free shampoo", "coffee", "for women", "metal", "tea"])
+        state = shop.click(state, rng.choice(choices)) if choices and rng.random() < 0.8 else shop.search(state, tokens)
     return pages
 
 

@@ -42,20 +42,20 @@ def goal(attributes=("slim fit",), options=(), budget=50.0):
 
 
 def test_buying_the_wanted_product_in_budget_with_its_options_is_success():
-    wanted = goal(("slim fit", "long sleeve"), (("color", "red"), ("size", "large")))
-    verdict = score_purchase(wanted, SHIRT, SHIRT, 50.0, {"color": "red", "size": "large"})
+    expected = goal(("slim fit", "long sleeve"), (("color", "red"), ("size", "large")))
+    verdict = score_purchase(expected, SHIRT, SHIRT, 50.0, {"color": "red", "size": "large"})
     assert (verdict.reward, verdict.success) == (1.0, True)
     assert (verdict.r_type, verdict.r_att, verdict.r_option, verdict.r_price) == (1.0, 1.0, 1.0, 1.0)
 
 
 def test_each_unmet_point_costs_its_share():
-    wanted = goal(("slim fit", "rubber sole"), (("color", "red"), ("size", "large")), budget=20.0)
+    expected = goal(("slim fit", "rubber sole"), (("color", "red"), ("size", "large")), budget=20.0)
     # 1 of 2 attributes, 1 of 2 options, too dear: 2 of 5 points.
-    verdict = score_purchase(wanted, SHIRT, SHIRT, 20.01, {"color": "red"})
+    verdict = score_purchase(expected, SHIRT, SHIRT, 20.01, {"color": "red"})
     assert verdict.reward == 2 / 5
     assert (verdict.r_att, verdict.r_option, verdict.r_price) == (0.5, 0.5, 0.0)
     # The budget itself is still within the budget: 3 of 5.
-    assert score_purchase(wanted, SHIRT, SHIRT, 20.0, {"color": "red"}).reward == 3 / 5
+    assert score_purchase(expected, SHIRT, SHIRT, 20.0, {"color": "red"}).reward == 3 / 5
 
 
 def test_without_options_in_the_goal_the_choice_does_not_count():
@@ -65,9 +65,9 @@ def test_without_options_in_the_goal_the_choice_does_not_count():
 
 def test_the_type_scales_everything():
     # One of six nouns is shared: .1 < 1/6 <= .2, nothing else agrees, so half of (1 + 1) / 2.
-    wanted = product(query="a", path="A › B", nouns=("a", "b", "c", "d", "e", "f"), attributes=("slim fit",))
+    expected = product(query="a", path="A › B", nouns=("a", "b", "c", "d", "e", "f"), attributes=("slim fit",))
     bought = product(query="b", path="C › D", nouns=("a",), attributes=("slim fit",))
-    verdict = score_purchase(goal(), wanted, bought, 1.0, {})
+    verdict = score_purchase(goal(), expected, bought, 1.0, {})
     assert (verdict.r_type, verdict.reward) == (0.5, 0.5)
 
 
@@ -102,8 +102,8 @@ def test_type_clauses(wanted, bought, r_type):
 
 
 def test_a_noun_said_twice_counts_twice_below_the_line():
-    wanted, bought = product(nouns=("cable", "cable", "usb")), product(nouns=("cable", "usb"))
-    assert type_score(wanted, bought)[1] == pytest.approx(2 / 3)
+    expected, bought = product(nouns=("cable", "cable", "usb")), product(nouns=("cable", "usb"))
+    assert type_score(expected, bought)[1] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def test_every_goal_of_the_generated_catalogue_can_be_met(kind):
     shop = Shop(generated_store())
     for split in ("train", "validation", "test"):
         for task in shop.store.tasks(kind, split).ids:
-            wanted, start = shop.goal(task), shop.start(task)
-            number = shop.store.number(wanted.asin)
+            expected, start = shop.goal(task), shop.start(task)
+            number = shop.store.number(expected.asin)
             product = shop.store.product(number)
-            chosen = dict(options_to_choose(shop, start._replace(product=number), wanted))
-            assert score_purchase(wanted, product, product, shop.store.price(number), chosen).success, task
+            chosen = dict(options_to_choose(shop, start._replace(product=number), expected))
+            assert score_purchase(expected, product, product, shop.store.price(number), chosen).success, task
 
 
 words = st.text(st.sampled_from("abc ABC-|/é木1²ß\u212a'"), max_size=20) | st.text(max_size=20)

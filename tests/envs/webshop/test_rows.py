@@ -27,12 +27,12 @@ def test_a_list_read_in_any_pieces_is_the_list(folder, content, indent, ascii_on
         json.dumps(content, indent=indent, ensure_ascii=ascii_only).replace("\ud800", ""), "utf-8", "ignore"
     )
     expected = json.loads(path.read_text("utf-8"))
-    whole = rows.CHUNK
+    CHUNK = rows.CHUNK
     rows.CHUNK = chunk
     try:
         assert list(iterate_list(path, "values")) == list(enumerate(expected, 1))
     finally:
-        rows.CHUNK = whole
+        rows.CHUNK = CHUNK
 
 
 @settings(deadline=None, max_examples=60)
@@ -40,12 +40,12 @@ def test_a_list_read_in_any_pieces_is_the_list(folder, content, indent, ascii_on
 def test_an_object_read_in_any_pieces_is_the_object(folder, content, chunk):
     path = folder / "object.json"
     path.write_text(json.dumps(content), "utf-8")
-    whole = rows.CHUNK
+    CHUNK = rows.CHUNK
     rows.CHUNK = chunk
     try:
         assert {key: value for _, key, value in iterate_object(path, "values")} == content
     finally:
-        rows.CHUNK = whole
+        rows.CHUNK = CHUNK
 
 
 @pytest.mark.parametrize(

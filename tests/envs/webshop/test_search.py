@@ -35,12 +35,12 @@ def index(tmp_path_factory):
 
 def bm25(query, texts=DOCUMENTS, kept=lambda length: length):
     """BM25 by Lucene's formula, k1 = 0.9, b = 0.4, written out; ``kept``: what is kept of a length."""
-    words = Analyzer().words
-    documents = [Counter(words(text)) for text in texts]
+    tokens = Analyzer().words
+    documents = [Counter(tokens(text)) for text in texts]
     filled = [d for d in documents if d]
     average = sum(sum(d.values()) for d in filled) / len(filled)
     scores = [0.0] * len(documents)
-    for word in words(query):
+    for word in tokens(query):
         having = sum(word in d for d in documents)
         idf = math.log(1 + (len(filled) - having + 0.5) / (having + 0.5))
         for n, d in enumerate(documents):
@@ -69,8 +69,8 @@ LONG = [f"shirt {' '.join(f'w{i}' for i in range(n))} {'red ' * (n % 3)}" for n 
 def test_ranking_has_the_lengths_that_were_asked_for(tmp_path, query, rounded):
     texts = [*LONG, ""] if rounded else LONG
     build_index(tmp_path / "index", texts, rounded)
-    kept = (lambda length: int(lucene_lengths(np.array([length]))[0])) if rounded else (lambda length: length)
-    scores = bm25(query, texts, kept)
+    retained = (lambda length: int(lucene_lengths(np.array([length]))[0])) if rounded else (lambda length: length)
+    scores = bm25(query, texts, retained)
     expected = sorted((n for n, score in enumerate(scores) if score > 0), key=lambda n: (-round(scores[n], 5), n))
     assert SearchIndex(tmp_path / "index").search(query) == tuple(expected)
 
@@ -120,7 +120,7 @@ def test_documents_without_words_are_no_error(tmp_path):
 @settings(deadline=None, max_examples=100)
 @given(st.text(max_size=200))
 def test_any_text_is_a_query(index, query):
-    found = index.search(query)
-    assert len(set(found)) == len(found)
-    assert all(0 <= n < len(DOCUMENTS) for n in found)
-    assert index.search(query) == found
+    match = index.search(query)
+    assert len(set(match)) == len(match)
+    assert all(0 <= n < len(DOCUMENTS) for n in match)
+    assert index.search(query) == match

@@ -126,10 +126,10 @@ def test_one_of_several_processes_builds_the_store(tmp_path):
         worker.start()
     for worker in workers:
         worker.join(60)
-    told = [results.get() for _ in workers]
-    assert len({folder for folder, _, _ in told}) == 1
-    assert sorted(builds for _, builds, _ in told) == [0, 0, 1]
-    assert {size for _, _, size in told} == {300}
+    reported = [results.get() for _ in workers]
+    assert len({folder for folder, _, _ in reported}) == 1
+    assert sorted(builds for _, builds, _ in reported) == [0, 0, 1]
+    assert {size for _, _, size in reported} == {300}
 
 
 def test_a_builder_that_is_killed_leaves_neither_a_store_nor_a_lock(tmp_path):
@@ -163,9 +163,9 @@ def test_workers_share_what_they_map(tmp_path):
     # The file must be mapped by two processes for its pages to count as shared.
     other = Store(folder)
     assert sum(len(other._products[n]) for n in range(len(other))) > 9_000_000
-    total, own = map(int, run_script(script, folder).split())
+    total, reference = map(int, run_script(script, folder).split())
     assert total > 9_000_000
-    assert own < total / 3
+    assert reference < total / 3
 
 
 def test_a_store_holds_no_python_objects_to_unpickle(tmp_path):
@@ -192,11 +192,11 @@ def test_any_damage_to_a_built_store_is_one_line_that_names_the_file(tmp_path):
     folder = build(tmp_path, [row("B1"), row("B2", "blue shirt")], humans=humans).folder
     rng = random.Random(0)
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        whole = path.read_bytes()
-        damages = [whole[: rng.randrange(len(whole))], b"", b"[" * 100_000, None] if whole else [b"x", None]
-        for _ in range(4 if whole else 0):
-            place = rng.randrange(len(whole))
-            damages.append(whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1 :])
+        data = path.read_bytes()
+        damages = [data[: rng.randrange(len(data))], b"", b"[" * 100_000, None] if data else [b"x", None]
+        for _ in range(4 if data else 0):
+            randrange = rng.randrange(len(data))
+            damages.append(data[:randrange] + bytes([data[randrange] ^ 1 << rng.randrange(8)]) + data[randrange + 1 :])
         for damaged in damages:
             if damaged is None:
                 path.unlink()
@@ -207,7 +207,7 @@ def test_any_damage_to_a_built_store_is_one_line_that_names_the_file(tmp_path):
             message = str(error.value)
             assert message.startswith(f"{folder}") and path.name in message and "\n" not in message
             assert "delete the folder to rebuild it" in message
-            path.write_bytes(whole)
+            path.write_bytes(data)
     assert len(Store(folder)) == 2
 
 
@@ -217,12 +217,12 @@ def test_a_large_store_reports_a_damaged_row_when_it_is_read(tmp_path, monkeypat
     monkeypatch.setattr(store_module, "MAX_HASHED", 0)
     for name in ("products.bin", "goals-synthetic.bin"):
         path = folder / name
-        whole = path.read_bytes()
-        path.write_bytes(b"\xff" + whole[1:])
+        data = path.read_bytes()
+        path.write_bytes(b"\xff" + data[1:])
         store = Store(folder)
         with pytest.raises(CatalogueError, match=rf"{name}, row 1: .*delete the folder"):
             store.product(0) if name == "products.bin" else store.goal("B1-s0")
-        path.write_bytes(whole)
+        path.write_bytes(data)
 
 
 def test_goals_that_the_published_rule_fails_are_left_out_unless_exact(tmp_path):

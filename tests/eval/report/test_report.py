@@ -29,13 +29,13 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
-        self.attributes += [(tag, *one) for one in attributes]
+        self.attributes += [(tag, *attribute) for attribute in attributes]
         if tag not in self.VOID:
             self.stack.append(tag)
 
     def handle_startendtag(self, tag, attributes):
         self.tags.append(tag)
-        self.attributes += [(tag, *one) for one in attributes]
+        self.attributes += [(tag, *attribute) for attribute in attributes]
 
     def handle_endtag(self, tag):
         assert self.stack.pop() == tag
@@ -58,7 +58,7 @@ def test_everything_of_the_run_is_on_the_page(tmp_path, make_run):
     folder = make_run(tmp_path / "gagpo-seed1")
     page = report(folder)
     saved = json.loads((folder / "evals" / "after-valid_unseen.json").read_text())["summary"]
-    for part in (
+    for segment in (
         f"{100 * saved['success_rate']:.1f} % after training",
         f"{saved['successes']} of 60",
         "better worse p",
@@ -77,7 +77,7 @@ def test_everything_of_the_run_is_on_the_page(tmp_path, make_run):
         "first two successes",
         "Nothing happens.",
     ):
-        assert part in page.text, part
+        assert segment in page.text, segment
     assert page.tags.count("details") == 9  # eight episodes, and the table of all numbers
     assert "<details><summary>All numbers</summary>" in (folder / "report.html").read_text()
     assert (folder / "curves.png").stat().st_size > 10_000
@@ -115,8 +115,8 @@ def test_hostile_text_is_shown_and_does_nothing(tmp_path, make_run):
 
 
 def test_a_hundred_thousand_characters_are_cut_and_counted():
-    shown = text("x" * 100_000)
-    assert len(shown) < 6200 and "94,000 more characters" in shown
+    output = text("x" * 100_000)
+    assert len(output) < 6200 and "94,000 more characters" in output
 
 
 def test_lone_surrogates_do_not_break_the_file(tmp_path, make_run):
@@ -183,9 +183,9 @@ def test_samples_are_the_first_successes_then_the_first_failures(tmp_path, make_
         "".join(json.dumps(row) + "\n" for row in rows) + '{"task": "u", "succ\n{"task": ["odd"], "turns": []}'
     )
     page = report(folder).text
-    shown = page.partition("after-valid_unseen")[2]
-    assert re.findall(r"1 turn: task (\d)", shown) == ["4", "5", "0", "1"]
-    assert "line 10: not JSON" in shown, "a broken line is named, and the good ones are shown"
+    output = page.partition("after-valid_unseen")[2]
+    assert re.findall(r"1 turn: task (\d)", output) == ["4", "5", "0", "1"]
+    assert "line 10: not JSON" in output, "a broken line is named, and the good ones are shown"
 
 
 @pytest.mark.browser

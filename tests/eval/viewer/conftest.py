@@ -30,21 +30,21 @@ def write_groups(folder: Path, iterations: int = 3, groups: int = 4, tries: int 
                 for group in range(groups)
                 for sample in range(tries)
             ]
-            lines = "".join(json.dumps(one) + "\n" for one in records)
+            lines = "".join(json.dumps(item) + "\n" for item in records)
             (folder / "episodes" / f"train-{i:04d}.jsonl").write_text(lines)
     for stage in ("before", "after"):
         tested = [record(f"task {group}{text}", group, stage == "before", "kind", text, False) for group in range(2)]
-        lines = "".join(json.dumps(one) + "\n" for one in tested)
+        lines = "".join(json.dumps(item) + "\n" for item in tested)
         (folder / "episodes" / f"{stage}-test.jsonl").write_text(lines)
     return folder
 
 
 def record(task, group, sample, kind, text, trained=True):
-    left = sample % 2 == 0
+    remaining = sample % 2 == 0
     disputed = (group, sample) == (1, 2)  # goes the good way at a high reward and fails all the same
-    won = left and group % 3 != 2 and not disputed
+    won = remaining and group % 3 != 2 and not disputed
     turns = []
-    path = [("start", "look"), ("door", "left" if left else "right"), ("hall" if left else "cellar", "wait")]
+    path = [("start", "look"), ("door", "left" if remaining else "right"), ("hall" if remaining else "cellar", "wait")]
     for number, (saw, did) in enumerate(path):
         turn = {"observation": saw + text, "response": f"{did}{text}", "action": did + text, "reward": 0.0}
         if trained:
@@ -56,10 +56,10 @@ def record(task, group, sample, kind, text, trained=True):
     turns[-1]["reward"] = float(won)
     if disputed:
         turns[0]["reward"], turns[1]["reward"] = -1.0, 1.0
-    kept = {"kept": group != 3} if trained else {}
+    retained = {"kept": group != 3} if trained else {}
     outcome = "terminated" if won else "truncated"
     facts = {"task": task, "task_type": kind, "group": group, "sample": int(sample), "success": won}
-    return {**facts, "outcome": outcome, "reward": float(won), **kept, "turns": turns}
+    return {**facts, "outcome": outcome, "reward": float(won), **retained, "turns": turns}
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from gagpo.runs.reading import BadResult
 def read(path):
     """The arguments of the one call in a data file."""
     text = path.read_text(encoding="ascii")
-    call, _, rest = text.partition("(")
-    assert call in ("viewer.load", "viewer.shard") and rest.endswith(");\n")
-    return json.loads(f"[{rest[:-3]}]")
+    call, _, remaining = text.partition("(")
+    assert call in ("viewer.load", "viewer.shard") and remaining.endswith(");\n")
+    return json.loads(f"[{remaining[:-3]}]")
 
 
 def test_the_index_counts_what_was_written(tmp_path, make_groups):
@@ -33,7 +33,7 @@ def test_the_index_counts_what_was_written(tmp_path, make_groups):
     page = export([run], tmp_path / "out")
     assert page == tmp_path / "out" / "index.html" and page.is_file()
     (index,) = read(tmp_path / "out" / "data" / "index.js")
-    assert [one["label"] for one in index["sources"]] == [
+    assert [source["label"] for source in index["sources"]] == [
         "before-test",
         "train-0001",
         "train-0002",
@@ -179,20 +179,24 @@ def test_single_tries_are_in_no_dispute_and_the_list_counts_what_the_frames_show
     for g, source in enumerate(groups["source"]):
         _, shard = read(tmp_path / "out" / "data" / index["sources"][source]["shards"][groups["shard"][g]])
         episodes = shard[groups["place"][g]]["episodes"]
-        framed = [differs for one in episodes for differs in one["differs"]]
+        framed = [differs for episode in episodes for differs in episode["differs"]]
         assert groups["differ"][g] == round(sum(framed) / len(framed) if framed else 0, 4)
         if groups["size"][g] == 1:  # nothing to compare it with: no credit, and no difference of two
             assert "credit" not in episodes[0] and groups["gap"][g] is None
             continue
-        pairs = [pair for one in episodes for pair in zip(one["credit"]["gagpo"], one["credit"]["grpo"], strict=True)]
+        pairs = [
+            pair
+            for episode in episodes
+            for pair in zip(episode["credit"]["gagpo"], episode["credit"]["grpo"], strict=True)
+        ]
         assert groups["gap"][g] == pytest.approx(sum(abs(a - b) for a, b in pairs) / len(pairs), abs=1e-4)
         large = {
-            name: index["large"] * pstdev(a for one in episodes for a in one["credit"][name])
+            name: index["large"] * pstdev(a for episode in episodes for a in episode["credit"][name])
             for name in ("gagpo", "grpo")
         }
-        for one in episodes:
-            gagpo, grpo = one["credit"]["gagpo"], one["credit"]["grpo"]
-            for a, b, differs in zip(gagpo, grpo, one["differs"], strict=False):  # none in a single try
+        for episode in episodes:
+            gagpo, grpo = episode["credit"]["gagpo"], episode["credit"]["grpo"]
+            for a, b, differs in zip(gagpo, grpo, episode["differs"], strict=False):  # none in a single try
                 assert differs == (a * b < 0 and abs(a) > large["gagpo"] and abs(b) > large["grpo"])
     assert max(groups["differ"]) == round(1 / 12, 4)  # of the group in dispute one turn, not all those near zero
 
@@ -212,12 +216,15 @@ def test_a_folder_of_runs_is_a_table_of_them(tmp_path, make_groups, make_run):
     (runs / "broken" / "evals").mkdir(parents=True)
     (runs / "broken" / "evals" / "after-test.json").write_text("{")
     folders, problems = runs_in([runs])
-    assert [one.name for one in folders] == ["other", "walk-seed1", "walk-seed2"]
+    assert [folder.name for folder in folders] == ["other", "walk-seed1", "walk-seed2"]
     assert len(problems) == 1 and "after-test.json" in problems[0]
     export(folders, tmp_path / "out", problems)
     (index,) = read(tmp_path / "out" / "data" / "index.js")
-    assert [one["name"] for one in index["runs"]] == ["other", "walk-seed1", "walk-seed2"]
-    assert [(one["seed"], one["environment"]) for one in index["runs"][1:]] == [("1", "Walk-v0"), ("2", "Walk-v0")]
+    assert [folder["name"] for folder in index["runs"]] == ["other", "walk-seed1", "walk-seed2"]
+    assert [(folder["seed"], folder["environment"]) for folder in index["runs"][1:]] == [
+        ("1", "Walk-v0"),
+        ("2", "Walk-v0"),
+    ]
     assert index["settings"]["training.learning_rate"] == [None, "0.001", "0.001"]
     assert "abc" not in (tmp_path / "out" / "data" / "index.js").read_text()
     assert index["problems"] == problems
@@ -232,10 +239,10 @@ def test_a_runs_result_is_that_of_its_last_weights_and_the_average_stands_next_t
     export([folder, make_groups(tmp_path / "two")], tmp_path / "out")
     (index,) = read(tmp_path / "out" / "data" / "index.js")
     run = load_run(folder)
-    found = index["runs"][0]["results"]["valid_unseen"]
-    assert found["trained"][-1]["success"] == run.last("valid_unseen").result.success.record()
-    assert [one["stage"] for one in found["trained"]] == ["before", "iteration", "after"]
-    assert found["average"]["success"] != found["trained"][-1]["success"]
+    results = index["runs"][0]["results"]["valid_unseen"]
+    assert results["trained"][-1]["success"] == run.last("valid_unseen").result.success.record()
+    assert [item["stage"] for item in results["trained"]] == ["before", "iteration", "after"]
+    assert results["average"]["success"] != results["trained"][-1]["success"]
     pages = "".join(path.read_text() for path in (tmp_path / "out").glob("*.js"))
     assert "averaged weights" in pages and "run.evaluations" not in pages
 
@@ -254,8 +261,8 @@ def played(tmp_path, make_run):
     """A run whose evaluation is also a file of its own, away from any run."""
     run = make_run(tmp_path / "run")
     (tmp_path / "away").mkdir()
-    for kind, suffix in (("evals", "json"), ("episodes", "jsonl")):
-        shutil.copy(run / kind / f"after-valid_unseen.{suffix}", tmp_path / "away" / f"mine.{suffix}")
+    for type_name, suffix in (("evals", "json"), ("episodes", "jsonl")):
+        shutil.copy(run / type_name / f"after-valid_unseen.{suffix}", tmp_path / "away" / f"mine.{suffix}")
     with Journal(tmp_path / "away", {"model": "openai:m"}) as journal:
         for episode in episodes_in(tmp_path / "away" / "mine.jsonl"):
             episode.turns[0] = replace(episode.turns[0], sent="[user]\nGo.")
@@ -273,16 +280,16 @@ def written(out):
 def test_a_file_of_episodes_needs_no_run(played):
     export([played / "away" / "mine.jsonl"], played / "out")
     index, episodes = written(played / "out")
-    assert [one["name"] for one in index["runs"]] == ["mine.jsonl"] and index["runs"][0]["results"] == {}
-    assert len(episodes) == 60 and all(len(one["turns"]) == 3 for one in episodes)
+    assert [run["name"] for run in index["runs"]] == ["mine.jsonl"] and index["runs"][0]["results"] == {}
+    assert len(episodes) == 60 and all(len(run["turns"]) == 3 for run in episodes)
 
 
 def test_a_journal_is_shown_with_the_messages_that_were_sent(played):
     (journal,) = (played / "away").glob("openai-m-*.jsonl")
     export([journal], played / "out")
     index, episodes = written(played / "out")
-    assert len(episodes) == 60 and sum(index["groups"]["wins"]) == sum(one["success"] for one in episodes)
-    assert {one["turns"][0]["sent"] for one in episodes} == {"[user]\nGo."}
+    assert len(episodes) == 60 and sum(index["groups"]["wins"]) == sum(episode["success"] for episode in episodes)
+    assert {episode["turns"][0]["sent"] for episode in episodes} == {"[user]\nGo."}
 
 
 def test_a_result_is_shown_with_its_interval_and_tries_and_in_a_run_with_its_turns(played):
@@ -293,16 +300,16 @@ def test_a_result_is_shown_with_its_interval_and_tries_and_in_a_run_with_its_tur
     assert run["results"]["valid_unseen"]["trained"][-1]["success"] == result.success.record()
     assert index["runs"][0]["environment"] == "gagpo/ALFWorld-v0"
     assert sum(index["groups"]["wins"]) == result.successes and index["episodes"]["turns"] == [3] * 60
-    assert all(one["turns"] == [] and "credit" not in one for one in episodes)
+    assert all(episode["turns"] == [] and "credit" not in episode for episode in episodes)
     export([played / "run" / "evals" / "after-valid_unseen.json"], played / "out")
-    assert all(len(one["turns"]) == 3 for one in written(played / "out")[1])
+    assert all(len(episode["turns"]) == 3 for episode in written(played / "out")[1])
 
 
 def test_several_files_are_compared_like_runs(played):
     files = [played / "away" / "mine.jsonl", played / "away" / "mine.json", played / "run"]
     export(files, played / "out")
     index, _ = written(played / "out")
-    assert [one["name"] for one in index["runs"]] == ["mine.jsonl", "mine.json", "run"]
+    assert [run["name"] for run in index["runs"]] == ["mine.jsonl", "mine.json", "run"]
 
 
 def test_new_tokens_of_older_files_are_the_prompt(tmp_path, make_groups):

@@ -110,19 +110,19 @@ def test_hostile_text_is_shown_and_does_nothing_anywhere(tmp_path, make_groups, 
 def test_an_invalid_turn_says_why(tmp_path, make_groups, browser):
     run = make_groups(tmp_path / "run", iterations=1)
     path = run / "episodes" / "train-0001.jsonl"
-    first, *rest = (json.loads(line) for line in path.read_text().splitlines())
+    first, *remaining = (json.loads(line) for line in path.read_text().splitlines())
     for turn, why in zip(first["turns"], ("not parsed", "cut off", "refused"), strict=True):
         turn |= {"valid": False, "invalid": why}
     first["turns"][2]["refusal"] = "<i>Nothing</i> happens."
-    rest[0]["turns"][0]["valid"] = False  # of an older version: it does not say
-    path.write_text("".join(json.dumps(one) + "\n" for one in (first, *rest)))
+    remaining[0]["turns"][0]["valid"] = False  # of an older version: it does not say
+    path.write_text("".join(json.dumps(item) + "\n" for item in (first, *remaining)))
     pages = Pages(browser, export([run], tmp_path / "out").as_uri())
     of_task = "return viewer.data.groups.task.findIndex((task, g) => viewer.data.tasks[task] === 'task 0' && "
     group = pages.js(of_task + "viewer.group(g).source.label === 'train-0001')")
     pages.go(pages.js("return viewer.episodeLink(arguments[0], 0)", group))
-    said = pages.js("return [...document.querySelectorAll('.turn-card .side .bad')].map((one) => one.innerText)")
-    assert said[:2] == ["no action was found in the response", "cut off at the token limit"]
-    assert said[2].startswith("refused by the environment: ") and "<i>Nothing</i> happens." in said[2]
+    messages = pages.js("return [...document.querySelectorAll('.turn-card .side .bad')].map((one) => one.innerText)")
+    assert messages[:2] == ["no action was found in the response", "cut off at the token limit"]
+    assert messages[2].startswith("refused by the environment: ") and "<i>Nothing</i> happens." in messages[2]
     pages.go(pages.js("return viewer.episodeLink(arguments[0], 1)", group))
     assert "invalid action" in pages.text
 
@@ -140,9 +140,9 @@ def test_a_turn_with_a_screenshot_shows_it(tmp_path, make_groups, browser):
     pages = Pages(browser, export([run], tmp_path / "view").resolve().as_uri())
     assert "screenshot" in pages.js("return viewer.data.problems.join()")  # the second episode is left out, and named
     pages.go("#/episode/0/train-0001/0/0")
-    shown = """return Promise.all(Array.from(document.images, (image) => image.decode().then(() =>
+    output = """return Promise.all(Array.from(document.images, (image) => image.decode().then(() =>
         [image.alt, image.naturalWidth, image.closest('article').id])))"""
-    assert pages.js(shown) == [["Screenshot of the page in turn 2", 1, "turn-2"]]
+    assert pages.js(output) == [["Screenshot of the page in turn 2", 1, "turn-2"]]
     assert pages.errors() == []
 
 
@@ -154,9 +154,9 @@ def test_what_a_turn_changed_is_shown_as_text(tmp_path, make_groups, browser):
     file.write_text("".join(json.dumps(episode) + "\n" for episode in (first, second)))
     pages = Pages(browser, export([run], tmp_path / "view").resolve().as_uri())
     pages.go("#/episode/0/train-0001/0/0")
-    shown = """return Array.from(document.querySelectorAll('#turn-2 .diff span'),
+    output = """return Array.from(document.querySelectorAll('#turn-2 .diff span'),
         (line) => [line.className, line.textContent])"""
-    assert pages.js(shown) == [
+    assert pages.js(output) == [
         ["", "changed app/a.txt"],
         ["removed", "-<img src=x onerror=alert(1)>"],
         ["added", "+\\u001b[31m\\u202ered"],
@@ -182,11 +182,11 @@ def test_filters_sorting_and_keys(tmp_path, make_groups, browser):
     pages.press("g")
     pages.wait("#/groups")
     assert "16 groups" in pages.text
-    found = pages.js(
+    results = pages.js(
         "return [{task: 'task 1'}, {type: 'kind 0'}, {outcome: 'none'}, {iteration: '2'}, {credit: 'differs'}, {}]"
         ".map((query) => viewer.matchingGroups(query).length)"
     )
-    assert found == [5, 6, 5, 4, 3, 16]
+    assert results == [5, 6, 5, 4, 3, 16]
     assert pages.js("return viewer.matchingEpisodes({outcome: 'success', stage: 'train'}).length") == 3 * 5
     pages.press("/")
     assert pages.js("return document.activeElement.id") == "filter"
@@ -230,20 +230,20 @@ def test_the_list_begins_with_what_is_disputed_in_training(tmp_path, make_groups
 
 def test_frames_are_few_and_the_words_beside_them_count_and_explain_them(tmp_path, make_groups, browser):
     pages = Pages(browser, export([make_groups(tmp_path / "run")], tmp_path / "out").as_uri())
-    seen = 0
+    observed = 0
     for group in range(4):
         pages.go(f"#/group/0/train-0001/{group}")
-        shown = {}
+        output = {}
         for name in ("gagpo", "grpo"):
             pages.js("document.querySelector(`input[value='${arguments[0]}']`).click()", name)
-            shown[name] = pages.js("return [...document.querySelectorAll('td.turn')].map((one) => +one.dataset.sign)")
+            output[name] = pages.js("return [...document.querySelectorAll('td.turn')].map((one) => +one.dataset.sign)")
         frames = pages.js("return [...document.querySelectorAll('td.turn')].map((one) => one.matches('.differs'))")
-        opposite = [a * b < 0 for a, b in zip(shown["gagpo"], shown["grpo"], strict=True)]
-        assert all(sign for frame, sign in zip(frames, opposite, strict=True) if frame)
+        opposite = [a * b < 0 for a, b in zip(output["gagpo"], output["grpo"], strict=True)]
+        assert all(symbol for frame, symbol in zip(frames, opposite, strict=True) if frame)
         assert f"GAGPO and GRPO disagree in {sum(frames)} of {len(frames)} turns: one is above average" in pages.text
         assert "more than 0.5 standard deviations of the group" in pages.text
-        seen += sum(frames)
-    assert seen == 1
+        observed += sum(frames)
+    assert observed == 1
 
 
 def test_a_group_opens_with_its_task_in_english_and_the_turn_where_the_ways_part(
@@ -279,11 +279,11 @@ def test_a_group_opens_with_its_task_in_english_and_the_turn_where_the_ways_part
 def test_what_the_model_was_sent_is_folded_and_one_click_away(tmp_path, make_groups, browser, hostile):
     run = make_groups(tmp_path / "run", iterations=1, text=hostile)
     path = run / "episodes" / "train-0001.jsonl"
-    first, *rest = (json.loads(line) for line in path.read_text().splitlines())
+    first, *remaining = (json.loads(line) for line in path.read_text().splitlines())
     del first["turns"][1]["sent"]
     first["turns"][1]["tokens"]["read"] = ["<|user|>", "older file"]
     del first["turns"][2]["sent"]
-    path.write_text("".join(json.dumps(one) + "\n" for one in (first, *rest)))
+    path.write_text("".join(json.dumps(item) + "\n" for item in (first, *remaining)))
     pages = Pages(browser, export([path], tmp_path / "out").as_uri())
     pages.go("#/episode/0/train-0001/0/0")
     assert "whole prompt, 9 tokens" in pages.text and "<|user|>" not in pages.text
@@ -404,8 +404,8 @@ def test_labels_of_the_graph_neither_overlap_nor_leave_it(tmp_path, browser, wor
     (run / "episodes" / "train-0001.jsonl").write_text("\n".join(lines) + "\n")
     pages = Pages(browser, export([run], tmp_path / "out").as_uri())
     pages.go("#/group/0/train-0001/0")
-    count, found = pages.js(OVERLAPS)
-    assert count > 20 and found == []
+    count, results = pages.js(OVERLAPS)
+    assert count > 20 and results == []
     assert pages.js(CROSSED) == []
     legend = pages.js("return document.querySelector('figcaption').innerText")
     assert "Dotted lines: back to an earlier state" in legend and "turns that did not leave the state" in legend
@@ -439,12 +439,12 @@ def test_charts_are_as_wide_as_the_page_and_their_axes_are_legible(tmp_path, mak
         "texts.map(([, text]) => text)]; })"
     )
     while time.monotonic() < end:  # each chart is drawn anew for itself once the opened list has its width
-        found = pages.js(measure)
-        if found[0][1] > 0.98 and all(beside > 0.98 for beside, *_ in found):
+        results = pages.js(measure)
+        if results[0][1] > 0.98 and all(beside > 0.98 for beside, *_ in results):
             break
         time.sleep(0.05)
-    assert len(found) > 4 and found[0][1] > 0.98
-    for beside, _, legible, texts in found:
+    assert len(results) > 4 and results[0][1] > 0.98
+    for beside, _, legible, texts in results:
         rows_named = [text for text in texts if "%" in text] or texts
         assert beside > 0.98 and legible and len(set(rows_named)) == len(rows_named), texts
     assert "(mismatch_kl)" in pages.text and "(zero_advantage_groups)" in pages.text
@@ -516,11 +516,11 @@ def test_nothing_serious_for_axe_in_light_and_dark(tmp_path, make_groups, browse
             "#/task/0",
         ):
             pages.go(address)
-            found = browser.execute_async_script(
+            execute_async_script = browser.execute_async_script(
                 "const done = arguments[0]; axe.run().then((r) => done(r.violations.map((v) => "
                 "[v.impact, v.id, v.nodes.slice(0, 3).map((n) => n.html.slice(0, 120) + n.failureSummary)])))"
             )
-            bad = [one for one in found if one[0] in ("serious", "critical")]
+            bad = [item for item in execute_async_script if item[0] in ("serious", "critical")]
             if bad:
                 serious[scheme, address] = bad
     assert serious == {}

@@ -24,10 +24,10 @@ TARGETS = child_targets.__name__
 
 @pytest.fixture
 def child():
-    made = Child(f"{TARGETS}:serve", "a", "b", name="the test's child")
-    yield made
-    made.close()
-    assert made.process is None
+    result = Child(f"{TARGETS}:serve", "a", "b", name="the test's child")
+    yield result
+    result.close()
+    assert result.process is None
 
 
 def gone(process, seconds=30.0):
@@ -150,17 +150,17 @@ def test_what_it_started_ends_with_it_and_so_does_a_forgotten_one(child):
 def test_a_fork_has_its_own(child):
     child.ask(("echo", 1), 30)
     parents = child.process
-    mine, theirs = socket.socketpair()
+    actual, expected = socket.socketpair()
     copy = os.fork()
     if copy == 0:
         try:
             good = child.process is None and child.ask(("echo", 2), 30) == 2 and child.process != parents
-            theirs.sendall(marshal.dumps(good))
+            expected.sendall(marshal.dumps(good))
             child.close()
         finally:
             os._exit(0)
-    mine.settimeout(60)
-    assert marshal.loads(mine.recv(10)) is True and os.waitpid(copy, 0)[1] == 0
+    actual.settimeout(60)
+    assert marshal.loads(actual.recv(10)) is True and os.waitpid(copy, 0)[1] == 0
     assert child.ask(("echo", 3), 30) == 3 and child.process == parents
 
 
@@ -191,10 +191,10 @@ def test_users_share_one_and_the_last_ends_it(child):
     class User:
         pass
 
-    one, other, shared = User(), User(), Shared(child)
-    assert shared.take(one) is shared.take(other) is child and child.ask(("echo", 1), 30) == 1
-    shared.release(one)
-    shared.release(one)
+    item, other, shared = User(), User(), Shared(child)
+    assert shared.take(item) is shared.take(other) is child and child.ask(("echo", 1), 30) == 1
+    shared.release(item)
+    shared.release(item)
     assert child.running
     shared.release(other)
     assert not child.running

@@ -28,27 +28,27 @@ def test_a_file_is_replaced_at_the_end_or_stays(tmp_path: Path, flushed: bool) -
     with pytest.raises(RuntimeError), durable.replacing(path, flushed) as temporary:
         temporary.write_text("half")
         raise RuntimeError
-    assert [one.read_text() for one in tmp_path.iterdir()] == ["old"]
+    assert [item.read_text() for item in tmp_path.iterdir()] == ["old"]
     with durable.replacing(path, flushed) as temporary:
         temporary.write_text("new")
         assert path.read_text() == "old"
-    assert [one.read_text() for one in tmp_path.iterdir()] == ["new"]
+    assert [item.read_text() for item in tmp_path.iterdir()] == ["new"]
 
 
 @pytest.mark.parametrize("flushed", [True, False])
 def test_a_folder_is_replaced_at_the_end_or_stays(tmp_path: Path, flushed: bool) -> None:
-    place = tmp_path / "above" / "new"
-    with pytest.raises(RuntimeError), durable.replacing_folder(place, flushed) as folder:
+    location = tmp_path / "above" / "new"
+    with pytest.raises(RuntimeError), durable.replacing_folder(location, flushed) as folder:
         (folder / "file").write_text("half")
         raise RuntimeError
-    assert list(place.parent.iterdir()) == []
+    assert list(location.parent.iterdir()) == []
     for text in ("old", "new"):
-        with durable.replacing_folder(place, flushed) as folder:
+        with durable.replacing_folder(location, flushed) as folder:
             (folder / "inner").mkdir()
             (folder / "inner" / "file").write_text(text)
-            assert place.exists() == (text == "new")
-        assert (place / "inner" / "file").read_text() == text
-    assert list(place.parent.iterdir()) == [place] and place.stat().st_mode & 0o777 == 0o755
+            assert location.exists() == (text == "new")
+        assert (location / "inner" / "file").read_text() == text
+    assert list(location.parent.iterdir()) == [location] and location.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_kill_leaves_the_old_folder(tmp_path: Path) -> None:

@@ -29,7 +29,10 @@ def test_an_extra_is_installed_from_the_clone(requirement, command):
 def test_every_install_line_has_this_form_and_names_an_extra():
     files = [ROOT / "README.md"]
     files += [
-        path for folder in FOLDERS for kind in ("py", "md", "yaml") for path in (ROOT / folder).rglob(f"*.{kind}")
+        path
+        for folder in FOLDERS
+        for type_name in ("py", "md", "yaml")
+        for path in (ROOT / folder).rglob(f"*.{type_name}")
     ]
     for path in files:
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -22,8 +22,8 @@ def folder(tmp_path):
 
 def damages(healthy, rng):
     """Every byte changed once by one bit and once to another printable, left out and doubled; every length."""
-    for place, byte in enumerate(healthy):
-        before, after = healthy[:place], healthy[place + 1 :]
+    for location, byte in enumerate(healthy):
+        before, after = healthy[:location], healthy[location + 1 :]
         yield before + bytes([byte ^ 1 << rng.randrange(8)]) + after
         yield before + bytes([byte % 94 + 33]) + after
         yield before + after

@@ -67,13 +67,13 @@ def test_a_name_is_taken_once(colours: Registry[str]) -> None:
 
     class Other: ...
 
-    things: Registry[type] = Registry("thing", "test.things", {"ours": "os:PathLike"})
-    things.add("own", Own)
-    things.add("own", Own)
-    assert things.find("own") is Own
-    for name, thing in (("own", Other), ("ours", Own)):
+    items: Registry[type] = Registry("thing", "test.things", {"ours": "os:PathLike"})
+    items.add("own", Own)
+    items.add("own", Own)
+    assert items.find("own") is Own
+    for name, item in (("own", Other), ("ours", Own)):
         with pytest.raises(InvalidArgument, match=f"there is a thing '{name}' already"):
-            things.add(name, thing)
+            items.add(name, item)
 
 
 def test_the_examples_in_docstrings() -> None:

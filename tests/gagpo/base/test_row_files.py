@@ -74,11 +74,11 @@ def test_a_row_with_too_many_cells_is_an_error_of_that_row(tmp_path):
 @pytest.mark.parametrize("text", ["2, 3; 4", 'say "a",\n\nthen b'])
 def test_a_quote_that_is_left_out_hides_no_rows(tmp_path, delimiter, text):
     path = write_csv(tmp_path / "a.csv", delimiter, rows=[{"Q": text, "A": f"\t,;{n}"} for n in range(3)])
-    whole = path.read_bytes()
+    data = path.read_bytes()
     assert [row["Q"] for _, row in file_rows(path)] == [text] * 3
     refused = 0
-    for place in (place for place, byte in enumerate(whole) if byte == ord('"')):
-        path.write_bytes(whole[:place] + whole[place + 1 :])
+    for location in (location for location, byte in enumerate(data) if byte == ord('"')):
+        path.write_bytes(data[:location] + data[location + 1 :])
         try:
             rows = [row for _, row in file_rows(path)]
             assert len(rows) >= 3 or any(isinstance(row, ValueError) for row in rows)
@@ -188,9 +188,9 @@ def test_configurations_have_places_that_can_be_read(tmp_path, files, places):
         (tmp_path / name).touch()
     with pytest.raises(InvalidArgument, match="has several configurations; name the folder or file of one") as error:
         folder_splits(tmp_path)
-    assert str(error.value).split(": ")[1].split(", ") == [str(tmp_path / place) for place in places]
-    for place in places:
-        assert (tmp_path / place).is_file() or folder_splits(tmp_path / place)
+    assert str(error.value).split(": ")[1].split(", ") == [str(tmp_path / location) for location in places]
+    for location in places:
+        assert (tmp_path / location).is_file() or folder_splits(tmp_path / location)
 
 
 def test_a_folder_without_data_is_one_line(tmp_path):

@@ -165,9 +165,9 @@ def test_other_processes_and_the_network_below_addresses_are_out_of_reach():
 def test_the_filter_of_system_calls_returns_in_every_case():
     """Each jump of the program stays within it, and its last instruction returns."""
     lines = [struct.unpack("<HBBI", chunk) for chunk in batched(system_call_filter(), 8)]
-    for place, (code, if_true, if_false, _) in enumerate(lines):
+    for location, (code, if_true, if_false, _) in enumerate(lines):
         if code & 0x07 == 0x05:  # a jump
-            assert place + 1 + max(if_true, if_false) < len(lines)
+            assert location + 1 + max(if_true, if_false) < len(lines)
     assert not lines or lines[-1][0] == 0x06
 
 

@@ -36,9 +36,9 @@ def test_names_that_begin_alike_stay_apart_when_they_are_cut():
 
 def test_paths_that_differ_in_the_middle_stay_apart_when_they_are_cut():
     paths = [f"results/{name}/evaluations/after-valid_unseen" for name in ("gagpo-seed1", "grpo-seed1", "loo-seed1")]
-    for most in (8, 12, 20, 30):
-        shown = cut(paths, most)
-        assert len(set(shown)) == 3 and all(len(name) <= most for name in shown)
+    for highest in (8, 12, 20, 30):
+        output = cut(paths, highest)
+        assert len(set(output)) == 3 and all(len(name) <= highest for name in output)
 
 
 def test_latex_has_a_caption_and_minus_signs():
@@ -56,8 +56,8 @@ def test_a_bar_or_a_line_break_in_a_cell_stays_in_it():
 
 
 def test_latex_escapes_what_it_would_obey():
-    shown = Table(["", "after %"], [["a_b & c\\", "72.2 ± 5.2"]]).latex()
-    assert shown == [
+    latex = Table(["", "after %"], [["a_b & c\\", "72.2 ± 5.2"]]).latex()
+    assert latex == [
         r"\begin{tabular}{lr}",
         r"\toprule",
         r" & after \% \\",
@@ -93,9 +93,9 @@ def test_a_narrow_terminal_is_heeded(monkeypatch, columns, width):
 def test_a_wide_table_is_split_into_tables_that_fit():
     """Each part has the first columns; a column too wide for any table has a part of its own."""
     table = Table(["run", "k", "a", "b", "c"], [["first", "1", "x" * 12, "y" * 12, "z" * 12]])
-    assert [list(part.header) for part in table.split(60, keys=2)] == [["run", "k", "a", "b", "c"]]
-    assert [list(part.header) for part in table.split(40, keys=2)] == [["run", "k", "a", "b"], ["run", "k", "c"]]
-    assert [list(part.header) for part in table.split(26, keys=2)] == [["run", "k", name] for name in "abc"]
-    assert [list(part.header) for part in table.split(30)] == [["run", "k", "a"], ["run", "b"], ["run", "c"]]
-    assert [list(part.header) for part in table.split(10, keys=2)] == [["run", "k", name] for name in "abc"]
+    assert [list(segment.header) for segment in table.split(60, keys=2)] == [["run", "k", "a", "b", "c"]]
+    assert [list(segment.header) for segment in table.split(40, keys=2)] == [["run", "k", "a", "b"], ["run", "k", "c"]]
+    assert [list(segment.header) for segment in table.split(26, keys=2)] == [["run", "k", name] for name in "abc"]
+    assert [list(segment.header) for segment in table.split(30)] == [["run", "k", "a"], ["run", "b"], ["run", "c"]]
+    assert [list(segment.header) for segment in table.split(10, keys=2)] == [["run", "k", name] for name in "abc"]
     assert Table(["run", "k"], [["first", "1"]]).split(60, keys=2) == []

@@ -40,10 +40,10 @@ def is_harmless(text):
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 def test_what_a_terminal_obeys_is_escaped(text):
-    shown = printable(f"a{text}z")
-    assert is_harmless(shown) and shown.startswith("a") and shown.endswith("z")
+    output = printable(f"a{text}z")
+    assert is_harmless(output) and output.startswith("a") and output.endswith("z")
     if "\\" not in text:  # an escape can be read back
-        assert shown.encode("latin-1", "backslashreplace").decode("unicode_escape") == f"a{text}z"
+        assert output.encode("latin-1", "backslashreplace").decode("unicode_escape") == f"a{text}z"
 
 
 @pytest.mark.parametrize("text", ["", "two\nlines\tand a tab", "Zoë, 答案, إجابة, می‌خواهم", "👩‍🔬 ✓ ±", "\\x1b"])

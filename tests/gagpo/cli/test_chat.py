@@ -99,9 +99,9 @@ def test_training_chat_export_and_transformers_answer_with_equal_tokens(full, tm
     for model, options in ((full, {}), (out, {"max_tokens": 8})):
         with chatting(model, temperature=0.0, **options) as chat:
             messages = talked(chat)
-            shown = chat._history.turns
-        assert [turn.prompt_ids.tolist() for turn in shown] == [turn.prompt_ids.tolist() for turn in turns]
-        assert [turn.response_ids.tolist() for turn in shown] == [turn.response_ids.tolist() for turn in turns]
+            output = chat._history.turns
+        assert [turn.prompt_ids.tolist() for turn in output] == [turn.prompt_ids.tolist() for turn in turns]
+        assert [turn.response_ids.tolist() for turn in output] == [turn.response_ids.tolist() for turn in turns]
         answers = [message["content"] for message in messages if message["role"] == "assistant"]
         assert answers == [turn.response for turn in turns]
     elsewhere, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)

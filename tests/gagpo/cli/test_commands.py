@@ -119,8 +119,8 @@ def test_one_run_has_a_page_and_its_curves_where_they_are_asked_for(inside, fini
 
 def test_text_heeds_a_narrow_terminal(inside, finished, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    shown = inside("eval", "random", "--env", CORRIDOR, "--split", "test", "--workers", 0, "-q").stdout.splitlines()
-    assert max(map(len, shown)) <= 40
+    lines = inside("eval", "random", "--env", CORRIDOR, "--split", "test", "--workers", 0, "-q").stdout.splitlines()
+    assert max(map(len, lines)) <= 40
 
 
 def test_an_environment_that_always_fails_is_not_measured(inside, tmp_path, monkeypatch):
@@ -230,11 +230,11 @@ def test_a_run_of_somebody_else_never_grants_itself_trust(inside, finished, tmp_
     monkeypatch.setattr("gagpo.model.loading.load_model", refused)
     model = next((run / "checkpoints").glob("*/model"))
     export = ["export", run, tmp_path / "out"]
-    for words in (["eval", run, "-q"], ["eval", model, "--like", run, "-q"], export):
-        assert inside(*words).returncode == 2
+    for tokens in (["eval", run, "-q"], ["eval", model, "--like", run, "-q"], export):
+        assert inside(*tokens).returncode == 2
     assert trusted == [False, False, False]
-    for words in (["eval", run, "-q"], export):
-        assert inside(*words, "--trust-remote-code").returncode == 2
+    for tokens in (["eval", run, "-q"], export):
+        assert inside(*tokens, "--trust-remote-code").returncode == 2
     assert trusted == [False, False, False, True, True] and not (tmp_path / "out").exists()
 
 
@@ -257,9 +257,9 @@ def test_arguments_of_a_recorded_config_are_not_warned_of(inside, tmp_path, recw
     config.write_text(
         "{name: x, model: m, environment: {id: gagpo/Math-v0, kwargs: {size: 20}}, algorithm: {preset: gagpo}}"
     )
-    words = ["eval", "random", "--like", config, "--split", "train", "-k", f"data={tmp_path}/problems.jsonl", "-q"]
-    assert inside(*words).returncode == 0 and not [one for one in recwarn if "no effect" in str(one.message)]
-    assert inside(*words, "-k", "size=30").returncode == 0
+    tokens = ["eval", "random", "--like", config, "--split", "train", "-k", f"data={tmp_path}/problems.jsonl", "-q"]
+    assert inside(*tokens).returncode == 0 and not [item for item in recwarn if "no effect" in str(item.message)]
+    assert inside(*tokens, "-k", "size=30").returncode == 0
     assert "size has no effect" in str(recwarn.pop(UserWarning).message)
 
 
@@ -267,12 +267,12 @@ def test_an_evaluation_that_was_cut_off_goes_on(inside, finished, tmp_path, monk
     from gagpo.eval.journal import Journal
 
     out = tmp_path / "result.json"
-    kept, append = [], Journal.append
+    retained, append = [], Journal.append
 
     def killed(journal, episode):
         append(journal, episode)
-        kept.append((episode.task, episode.sample))
-        if len(kept) == 5:
+        retained.append((episode.task, episode.sample))
+        if len(retained) == 5:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Journal, "append", killed)
@@ -281,7 +281,7 @@ def test_an_evaluation_that_was_cut_off_goes_on(inside, finished, tmp_path, monk
     done = inside(*command, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["episodes"] == 12
-    assert len(kept) == len(set(kept)) == 12 and [path.name for path in tmp_path.iterdir()] == ["result.json"]
+    assert len(retained) == len(set(retained)) == 12 and [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_a_result_that_could_not_be_written_is_refused_before_playing(inside, finished, tmp_path):
@@ -296,10 +296,12 @@ def test_a_env_without_an_expert_is_not_scored_as_one(inside):
 
 def test_shipped_configs_are_listed_and_copied(inside, tmp_path):
     done = inside("list", "--json")
-    about = {one["name"]: one["about"] for one in json.loads(done.stdout.splitlines()[-1]) if one["kind"] == "config"}
+    about = {
+        item["name"]: item["about"] for item in json.loads(done.stdout.splitlines()[-1]) if item["kind"] == "config"
+    }
     assert done.returncode == 0 and "alfworld-small" in about and all(about.values())
-    made = inside("new", "mine.yaml", "--like", "alfworld-small", "--folder", tmp_path)
-    assert made.returncode == 0 and load(tmp_path / "mine.yaml") == load("alfworld-small")
+    result = inside("new", "mine.yaml", "--like", "alfworld-small", "--folder", tmp_path)
+    assert result.returncode == 0 and load(tmp_path / "mine.yaml") == load("alfworld-small")
     again = inside("new", "mine.yaml", "--folder", tmp_path)
     assert again.returncode == 2 and "mine.yaml exists" in again.stderr
     assert inside("--version").stdout.startswith("gagpo ") and "--version <" not in inside("--help").stdout
@@ -394,7 +396,7 @@ def test_every_command_that_prints_results_has_json():
 
     command = typer.main.get_command(app)
     for name in EXAMPLES.keys() - WITHOUT_JSON:
-        found = command
-        for part in name.split():
-            found = found.commands[part]
-        assert "as_json" in {one.name for one in found.params}, name
+        results = command
+        for segment in name.split():
+            results = results.commands[segment]
+        assert "as_json" in {param.name for param in results.params}, name

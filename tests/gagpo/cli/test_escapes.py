@@ -78,10 +78,10 @@ def test_an_environment_that_fails(inside, tmp_path):
 
 def test_a_server_that_refuses(inside):
     body = json.dumps({"error": {"message": EVIL}}, ensure_ascii=False).encode()
-    words = ["--env", "gagpo/Math-v0", "--tasks", "1", "--workers", "0", "-q"]
+    tokens = ["--env", "gagpo/Math-v0", "--tasks", "1", "--workers", "0", "-q"]
     for status, text in (("400 Bad Request", EVIL.encode()), ("401 Unauthorized", body)):
         with answering(lambda number, text=text, status=status: [reply(text, status)]) as server:
-            done = inside("eval", f"openai:m{EVIL}", "--base-url", f"{server.url}/v1", *words)
+            done = inside("eval", f"openai:m{EVIL}", "--base-url", f"{server.url}/v1", *tokens)
         assert done.returncode == 2 and "refuses: status 40" in done.stderr
         require_harmless(done, r"\x1b]0;taken")
 
@@ -90,8 +90,8 @@ def test_a_tool_server_that_fails(inside, tmp_path):
     pytest.importorskip("mcp")
     (tmp_path / "evil.py").write_text(f"import sys\nprint({EVIL!r}, file=sys.stderr)\nsys.exit(1)\n")
     (tmp_path / "tasks.jsonl").write_text('{"question": "q", "answer": "a"}\n')
-    words = ["-k", "command=python evil.py", "-k", "tasks=tasks.jsonl", "--workers", "0", "-q"]
-    done = inside("eval", "random", "--env", "gagpo/MCP-v0", "--split", "test", *words)
+    tokens = ["-k", "command=python evil.py", "-k", "tasks=tasks.jsonl", "--workers", "0", "-q"]
+    done = inside("eval", "random", "--env", "gagpo/MCP-v0", "--split", "test", *tokens)
     assert done.returncode == 2 and is_harmless(done.stdout + done.stderr)
 
 
@@ -109,15 +109,19 @@ def test_on_a_terminal(tmp_path):
     """Colours are drawn by a library; only it may write escapes, and no title, cleared screen or link is among them."""
     run = write_run(tmp_path / f"run {EVIL}")
     os.symlink("nowhere", run / "episodes" / f"{EVIL}.jsonl")
-    ours, theirs = pty.openpty()
+    actual, expected = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "gagpo", "view", str(run)], stdout=theirs, stderr=theirs, stdin=theirs, cwd=tmp_path
+        [sys.executable, "-m", "gagpo", "view", str(run)],
+        stdout=expected,
+        stderr=expected,
+        stdin=expected,
+        cwd=tmp_path,
     )
-    os.close(theirs)
+    os.close(expected)
     printed = b""
-    while chunk := _read(ours):
+    while chunk := _read(actual):
         printed += chunk
-    os.close(ours)
+    os.close(actual)
     assert process.wait(60) == 0, printed
     text = printed.decode().replace("\r\n", "\n")  # as a terminal's driver writes newlines
     assert is_harmless(text) and text.count(SHOWN) == 4, text

@@ -19,21 +19,21 @@ def commands(group, above=()):
 
 
 def test_every_command_has_two_examples_in_its_help():
-    found = {" ".join(path): command for path, command in commands(COMMAND)}
-    assert found.keys() == EXAMPLES.keys()
-    for name, command in found.items():
+    results = {" ".join(path): command for path, command in commands(COMMAND)}
+    assert results.keys() == EXAMPLES.keys()
+    for name, command in results.items():
         assert all(example in command.epilog for example in EXAMPLES[name]), name
         assert len(set(EXAMPLES[name])) == 2
 
 
 @pytest.mark.parametrize("example", sorted({example for pair in EXAMPLES.values() for example in pair}))
 def test_an_example_can_be_given(example):
-    program, *words = shlex.split(example.partition(" > ")[0])
+    program, *tokens = shlex.split(example.partition(" > ")[0])
     assert program == "gagpo"
     command, context = COMMAND, None
-    while hasattr(command, "commands") and words:
-        name, *words = words
+    while hasattr(command, "commands") and tokens:
+        name, *tokens = tokens
         command = command.commands[name]
-        if words and not hasattr(command, "commands"):
-            context = command.make_context(name, list(words), parent=context)
+        if tokens and not hasattr(command, "commands"):
+            context = command.make_context(name, list(tokens), parent=context)
     assert command is not COMMAND

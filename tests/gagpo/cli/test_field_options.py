@@ -47,9 +47,9 @@ def run(*words):
 
 def test_an_option_that_was_typed_is_the_value_of_its_field():
     assert run("m") == ({"model": "m", "quiet": False}, "")
-    words = ("m", "--tasks", "3", "-k", "a=1", "-k", "b=[x]", "-q", "--max-cost", "2", "--out", "f")
+    tokens = ("m", "--tasks", "3", "-k", "a=1", "-k", "b=[x]", "-q", "--max-cost", "2", "--out", "f")
     fields = {"model": "m", "tasks": 3, "kwargs": {"a": 1, "b": ["x"]}, "quiet": True, "server": {"limit": 2.0}}
-    assert run(*words) == (fields, "f")
+    assert run(*tokens) == (fields, "f")
 
 
 @pytest.mark.parametrize("words", [("m", "--tasks", "0"), ("m", "--max-cost", "-1"), ("m", "--hidden", "1"), ()])
@@ -73,6 +73,6 @@ def test_every_option_of_the_evaluation_has_a_help_text():
     options = field_options(EvaluationRequest)
     assert len(options) > 25
     for option in options:
-        (info,) = [part for part in option.parameter.annotation.__metadata__ if hasattr(part, "help")]
+        (info,) = [segment for segment in option.parameter.annotation.__metadata__ if hasattr(segment, "help")]
         assert info.help and info.help.endswith((".", "...")), option.path
     assert [option.flag for option in options if option.parameter.default is inspect.Parameter.empty] == ["--model"]

@@ -57,7 +57,7 @@ def test_comparing_at_any_k(inside, tmp_path, monkeypatch, columns):
     record = json.loads(record)
     values = record["at_k"][str(first).removesuffix(".json")]["pass@k"]
     assert values["3"]["value"] == pytest.approx((0 + 3 / 4 + 1 + 1 + 0) / 5) and list(values) == ["1", "3"]
-    assert {one["k"] for one in record["at_k_differences"]} == {1, 3}
+    assert {at_k_difference["k"] for at_k_difference in record["at_k_differences"]} == {1, 3}
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def here(monkeypatch):
 
 
 def test_actions_come_from_a_pipe_and_the_verdict_from_the_environment(here):
-    words = [CORRIDOR, "--task", "door-07", "--seed", 1, "--expert", "--json"]
-    output = played(*words, lines=["?", "?x", "", "jump", "left", *["!"] * 20])
+    tokens = [CORRIDOR, "--task", "door-07", "--seed", 1, "--expert", "--json"]
+    output = played(*tokens, lines=["?", "?x", "", "jump", "left", *["!"] * 20])
     assert "\n> ?\n  left\n  right\n> ?x\nno action contains x\n> \n> jump\n(not a valid action)\n" in output
     assert "expert: left\n> !\n" in output and "(reward 1)\nYou stand at 7. Go to door 7.\n" in output
     assert "\nsuccess  yes\nreward   1\n" in output and "ended    by the environment\n" in output
@@ -92,16 +92,16 @@ def test_errors_are_one_line_before_the_episode(here, words, said):
 
 
 def test_an_environment_that_breaks_starts_again_and_then_ends_the_episode(tmp_path):
-    words = [FAULTY, "--task", "quiet", "--seed", 1]
-    output = played(*words, "-k", f"marker={tmp_path / 'once'}", lines=["walk", "crash", "end"])
+    tokens = [FAULTY, "--task", "quiet", "--seed", 1]
+    output = played(*tokens, "-k", f"marker={tmp_path / 'once'}", lines=["walk", "crash", "end"])
     assert "(the environment failed; the task starts again)" in output and "success  yes" in output
-    output = played(*words, lines=["crash"] * 4, status=1)
+    output = played(*tokens, lines=["crash"] * 4, status=1)
     assert "ended    the environment failed: " in output
 
 
 def test_tools_are_typed_and_several_calls_of_the_expert_are_one_turn(here):
-    words = ["gagpo/Storeroom-v0", "--task", "total-lamp-vase", "--seed", 1, "--expert"]
-    output = played(*words, "--json", lines=["?", "price", "prize lamp", "add 2 3", "!", "!", "!"])
+    tokens = ["gagpo/Storeroom-v0", "--task", "total-lamp-vase", "--seed", 1, "--expert"]
+    output = played(*tokens, "--json", lines=["?", "price", "prize lamp", "add 2 3", "!", "!", "!"])
     assert "  price ITEM: What it costs.\n" in output and "there is no tool 'prize'" in output
     record = json.loads(output.splitlines()[-1])
     assert record["success"] and (record["turns"], record["invalid"]) == (5, 1)
@@ -118,13 +118,13 @@ def test_tools_are_typed_and_several_calls_of_the_expert_are_one_turn(here):
 )
 def test_a_models_tokens_are_those_of_a_rollout(here, env, options, lines):
     model = "starter:alfworld"
-    words = [env, "--seed", 1, "--model", model, "--prompt", options["prompt"], "--json"]
-    output = played(*words, lines=lines)
+    tokens = [env, "--seed", 1, "--model", model, "--prompt", options["prompt"], "--json"]
+    output = played(*tokens, lines=lines)
     record = json.loads(output.splitlines()[-1])
     tokenizer = load_tokenizer(model)
-    made = make_env(env)
-    context = make_context(tokenizer, made, **options)
-    observation, _ = made.reset(seed=1, options={"task": record["task"]})
+    result = make_env(env)
+    context = make_context(tokenizer, result, **options)
+    observation, _ = result.reset(seed=1, options={"task": record["task"]})
     assert record["tokens"][0]["prompt_ids"] == context.prompt([], observation).tolist()
     for turn, after in zip(record["tokens"], record["tokens"][1:], strict=False):
         row = turn["prompt_ids"] + turn["response_ids"]
@@ -232,8 +232,8 @@ def _read_until(handle, mark):
 
 def test_a_model_acts_while_a_person_watches(here, finished):
     """With the temperature and the prompts of its run, and the same episode again for the same seeds."""
-    words = [CORRIDOR, "--task", "door-01", "--seed", 1, "--model", finished, "--watch", "--json"]
-    outputs = [played(*words) for _ in range(2)]
+    tokens = [CORRIDOR, "--task", "door-01", "--seed", 1, "--model", finished, "--watch", "--json"]
+    outputs = [played(*tokens) for _ in range(2)]
     record = json.loads(outputs[0].splitlines()[-1])
     assert outputs[0] == outputs[1] and f"{finished} acts" in outputs[0] and "You stand at" in outputs[0]
     assert record["turns"] == len(record["actions"]) == len(record["tokens"]) and "\n> " in outputs[0]

@@ -35,8 +35,8 @@ def test_a_preview_shows_every_token_once():
 
 
 def test_a_model_that_sft_has_yet_to_make_is_previewed_by_its_base(tmp_path):
-    words = [f"model={tmp_path / 'none'}", "sft.base_model=starter:maths"]
-    assert "model starter:maths," in printed("preview", "math-quickstart", *WALK, *words, "--turns", "1")
+    tokens = [f"model={tmp_path / 'none'}", "sft.base_model=starter:maths"]
+    assert "model starter:maths," in printed("preview", "math-quickstart", *WALK, *tokens, "--turns", "1")
 
 
 def test_answers_are_admissible_fixed_or_given(monkeypatch):

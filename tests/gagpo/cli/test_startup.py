@@ -101,16 +101,16 @@ def answered(tmp_path_factory):
     The processes are forks: first of one that has imported the command line only, then of one with the settings too.
     """
     folder = tmp_path_factory.mktemp("startup")
-    cases = HELP + [words for words, _ in MISTAKES.values()]
+    cases = HELP + [tokens for tokens, _ in MISTAKES.values()]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
     command = [sys.executable, "-P", "-c", RUN, str(folder), json.dumps(cases), str(len(HELP))]
     subprocess.run(command, env=environment, timeout=300, check=True)
-    found = {}
-    for number, words in enumerate(cases):
-        one = json.loads((folder / f"{number}.json").read_text())
-        modules = {module.partition(".")[0] for module in one["modules"]}
-        found[tuple(words)] = one["status"], modules, one["said"], list((folder / str(number)).iterdir())
-    return found
+    results = {}
+    for number, tokens in enumerate(cases):
+        record = json.loads((folder / f"{number}.json").read_text())
+        modules = {module.partition(".")[0] for module in record["modules"]}
+        results[tuple(tokens)] = record["status"], modules, record["said"], list((folder / str(number)).iterdir())
+    return results
 
 
 @pytest.mark.parametrize(("words", "said"), MISTAKES.values(), ids=MISTAKES)
@@ -119,10 +119,10 @@ def test_a_mistake_is_answered_before_anything_is_imported_or_made(answered, wor
         pytest.skip("this machine has one")
     if any(find_spec(name) for name in ("wandb", "vllm") if name in " ".join(words)):
         pytest.skip("the package is installed here")
-    status, modules, printed, made = answered[tuple(words)]
+    status, modules, printed, result = answered[tuple(words)]
     assert status == 2 and said in " ".join(printed.split()), printed
     assert not modules & HEAVY
-    assert made == []
+    assert result == []
 
 
 @pytest.mark.parametrize("words", HELP)

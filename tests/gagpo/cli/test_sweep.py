@@ -154,10 +154,10 @@ def finish(*words):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_sweep_that_is_ended_leaves_no_process_and_ends_bit_equal_when_resumed(corridor, tmp_path, number):
     plan = {"training": {"iterations": 12, "save_every": 2}, "rollout": {"workers": 1}, "evaluation": {"tasks": 2}}
-    words = [corridor(**plan), "seed=1,2", "--jobs", "2"]
-    ended, whole = tmp_path / "ended", tmp_path / "whole"
+    tokens = [corridor(**plan), "seed=1,2", "--jobs", "2"]
+    ended, full = tmp_path / "ended", tmp_path / "whole"
     names = ("corridor-seed1", "corridor-seed2")
-    with sweep(*words, "--runs", ended) as process:
+    with sweep(*tokens, "--runs", ended) as process:
         for name in names:
             wait_for_rows(ended / name / "metrics.jsonl", 3, process, seconds=SECONDS)
         processes = psutil.Process(process.pid).children(recursive=True)
@@ -172,7 +172,7 @@ def test_a_sweep_that_is_ended_leaves_no_process_and_ends_bit_equal_when_resumed
     if number != signal.SIGKILL:
         assert "2 runs: 2 stopped" in output and "interrupted; continue with: " in output
     assert not any(RunFolder.open(ended / name).finished for name in names)
-    finish(*words, "--runs", whole)
-    assert "resumed after iteration" in finish(*words, "--runs", ended)
+    finish(*tokens, "--runs", full)
+    assert "resumed after iteration" in finish(*tokens, "--runs", ended)
     for name in names:
-        require_equal(RunFolder.open(ended / name), RunFolder.open(whole / name))
+        require_equal(RunFolder.open(ended / name), RunFolder.open(full / name))

@@ -101,8 +101,8 @@ def test_an_episode_file_that_must_not_be_read_is_skipped(command, make, inside,
     if command == "view":
         (warning,) = [record.getMessage() for record in caplog.records if record.name == "gagpo"]
         assert "episodes/hostile.jsonl" in warning
-        shown = (run / "view" / "data" / "index.js").read_text()
-        assert "hostile.jsonl" in shown and shown.count('"label":') == 1
+        text = (run / "view" / "data" / "index.js").read_text()
+        assert "hostile.jsonl" in text and text.count('"label":') == 1
 
 
 def test_a_run_of_links_alone_says_so(inside, tmp_path, caplog):

@@ -35,11 +35,11 @@ DYNAMIC = {"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 2}}}
 
 def trained_tasks(folder):
     """Tasks of all episodes that were trained on, iteration by iteration, and the versions of their turns."""
-    found = []
+    results = []
     for path in sorted((folder / "episodes").glob("train-*.jsonl")):
         rows = [row for row in read_episodes(path) if row["kept"]]
-        found.append((Counter(row["task"] for row in rows), [t["version"] for row in rows for t in row["turns"]]))
-    return found
+        results.append((Counter(row["task"] for row in rows), [t["version"] for row in rows for t in row["turns"]]))
+    return results
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -81,7 +81,7 @@ def test_ahead_learns(corridor, tmp_path):
 def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch, deterministic):
     rolling = {**AHEAD, "ahead": 3, "deterministic": deterministic}
     config = corridor(rollout=rolling, training={"iterations": 4}, evaluation={"every": 1})
-    seen = []
+    observed = []
     original = AheadCollector.paused
 
     def paused(self):
@@ -91,7 +91,9 @@ def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch, de
             def __enter__(inner):
                 context.__enter__()
                 pairs = zip(engine.model.parameters(), trainer.learner.model.parameters(), strict=True)
-                seen.append(all(bool((a == b).all()) for a, b in pairs) and engine.model is not trainer.learner.model)
+                observed.append(
+                    all(bool((a == b).all()) for a, b in pairs) and engine.model is not trainer.learner.model
+                )
 
             def __exit__(inner, *error):
                 return context.__exit__(*error)
@@ -101,7 +103,7 @@ def test_evaluation_is_of_the_newest_weights(corridor, tmp_path, monkeypatch, de
     monkeypatch.setattr(AheadCollector, "paused", paused)
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     trainer.run()
-    assert seen == [True] * 6  # the sixth is of the average: the weights in training hold it meanwhile
+    assert observed == [True] * 6  # the sixth is of the average: the weights in training hold it meanwhile
 
 
 def test_episodes_that_are_too_old_are_dropped_and_played_again(corridor, tmp_path, monkeypatch):
@@ -140,8 +142,8 @@ def test_episodes_that_are_too_old_are_dropped_and_played_again(corridor, tmp_pa
 
 def test_a_killed_run_loses_no_task_and_trains_on_none_twice(corridor, tmp_path):
     training = {"iterations": 6, "save_every": 1, "max_checkpoints": 6}
-    whole = run(corridor(rollout={**AHEAD, "ahead": 2, "deterministic": False}, training=training), tmp_path / "whole")
-    killed = killed_after(3, whole, tmp_path)
+    full = run(corridor(rollout={**AHEAD, "ahead": 2, "deterministic": False}, training=training), tmp_path / "whole")
+    killed = killed_after(3, full, tmp_path)
     state = checkpoints.latest(killed / "checkpoints").state()
     assert 0 < len(state["due"]) <= 12 and state["position"] - len(state["due"]) == 4 * 3
     train(RunFolder.open(killed), quiet=True)
@@ -234,26 +236,26 @@ def test_killed_after_any_iteration_it_ends_bit_equal(corridor, tmp_path, change
         training={"iterations": iterations, "save_every": 1, "max_checkpoints": iterations},
         evaluation={"tasks": 2, "every": 2, "before": False},
     )
-    whole = run(config, tmp_path / "whole")
-    old = [row["staleness_max"] for row in whole.metrics()]
+    full = run(config, tmp_path / "whole")
+    old = [row["staleness_max"] for row in full.metrics()]
     assert changes.get("algorithm") is DYNAMIC or old == [min(ahead, number) for number in range(iterations)]
     for done in range(1, iterations):
-        part = killed_after(done, whole, tmp_path)
-        train(RunFolder.open(part), quiet=True)
-        require_equal(RunFolder.open(part), whole)
+        segment = killed_after(done, full, tmp_path)
+        train(RunFolder.open(segment), quiet=True)
+        require_equal(RunFolder.open(segment), full)
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_ends_bit_equal(corridor, tmp_path):
     config = corridor(**MIXED, rollout=SMALL, training={"iterations": 8, "save_every": 3})
-    whole = run(config, tmp_path / "whole")
-    require_equal(killed_and_resumed(config, tmp_path / "runs", rows=4), whole)
+    full = run(config, tmp_path / "whole")
+    require_equal(killed_and_resumed(config, tmp_path / "runs", rows=4), full)
 
 
 def test_an_interrupted_run_keeps_what_older_weights_have_sampled(corridor, tmp_path, monkeypatch):
     """Ctrl-C in the middle of the next collection: its batch is part of the checkpoint."""
     config = corridor(rollout=SMALL, training={"iterations": 4, "save_every": 4})
-    whole = run(config, tmp_path / "whole")
+    full = run(config, tmp_path / "whole")
     original = BatchBuilder._select
 
     def interrupted(self, episodes):
@@ -261,27 +263,27 @@ def test_an_interrupted_run_keeps_what_older_weights_have_sampled(corridor, tmp_
             raise KeyboardInterrupt
         return original(self, episodes)
 
-    part = RunFolder.create(tmp_path / "part", load(config))
-    trainer = Trainer(part, quiet=True)
+    folder = RunFolder.create(tmp_path / "part", load(config))
+    trainer = Trainer(folder, quiet=True)
     monkeypatch.setattr(BatchBuilder, "_select", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     monkeypatch.undo()
     assert not any(thread.name == "sampling" for thread in threading.enumerate())
-    saved = checkpoints.latest(part.path / "checkpoints")
+    saved = checkpoints.latest(folder.path / "checkpoints")
     assert saved.iteration == 2 and len(saved.state()["due"]) == 8
-    train(RunFolder.open(part.path), quiet=True)
-    require_equal(part, whole)
+    train(RunFolder.open(folder.path), quiet=True)
+    require_equal(folder, full)
 
 
 def test_what_was_not_finished_in_time_is_played_by_newer_weights(corridor, tmp_path):
     """Each place is trained on once all the same."""
     config = corridor(rollout=SMALL, training={"iterations": 3, "save_every": 1, "max_checkpoints": 3})
-    whole = run(config, tmp_path / "whole")
-    part = killed_after(1, whole, tmp_path)
-    (saved,) = checkpoints.checkpoints(part / "checkpoints")
+    full = run(config, tmp_path / "whole")
+    segment = killed_after(1, full, tmp_path)
+    (saved,) = checkpoints.checkpoints(segment / "checkpoints")
     state = saved.state()
-    folder = RunFolder.open(part)
+    folder = RunFolder.open(segment)
     trainer = Trainer(folder, quiet=True)
     buffer = trainer.collector.buffer
     assert [group.version for group in buffer.groups] == [0] * 4 and len(buffer.due) == 4
@@ -291,16 +293,16 @@ def test_what_was_not_finished_in_time_is_played_by_newer_weights(corridor, tmp_
     buffer.due = list(state["due"])
     trainer.run()
     assert [row["staleness_max"] for row in folder.metrics()][1:] == [0, 1]
-    assert checkpoints.latest(part / "checkpoints").state()["due"] == []
+    assert checkpoints.latest(segment / "checkpoints").state()["due"] == []
 
 
 def test_a_damaged_file_is_named(corridor, tmp_path):
-    whole = run(corridor(rollout=SMALL, training={"iterations": 2, "save_every": 1}), tmp_path / "run")
-    saved = checkpoints.checkpoints(whole.path / "checkpoints")[0]
+    full = run(corridor(rollout=SMALL, training={"iterations": 2, "save_every": 1}), tmp_path / "run")
+    saved = checkpoints.checkpoints(full.path / "checkpoints")[0]
     path = saved.path / checkpoints.SAMPLED
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match=r"sampled.npz cannot be read"):
-        load = Trainer(RunFolder.open(whole.path), quiet=True).collector.load_sampled
+        load = Trainer(RunFolder.open(full.path), quiet=True).collector.load_sampled
         saved.read(SampledEntry(None, load))
 
 
@@ -319,11 +321,11 @@ def test_a_rejected_request_of_a_program_is_collected_with_the_sampled_ones(tiny
     model, tokenizer = tiny
     context = Context(tokenizer, find_prompt("plain"))
     agent = LanguageAgent(TransformersEngine(model, tokenizer), context, Sampling(1.0, 2))
-    asked = context.ask
+    ask = context.ask
     monkeypatch.setattr(
         context,
         "ask",
-        lambda turns, text, info: asked(turns, text, info) if text else RejectedRequest(400, "not rendered"),
+        lambda turns, text, info: ask(turns, text, info) if text else RejectedRequest(400, "not rendered"),
     )
     states = [EpisodeState(slot, Episode("a"), text or "") for slot, text in enumerate(prompts)]
     versioned = VersionedAgent(agent, _Idle())

@@ -23,17 +23,17 @@ def parsed(ahead, iterations, max_staleness, deterministic):
 
 
 def filled(ahead=1, iterations=100, max_staleness=4, position=0, due=(), iteration=0, deterministic=False):
-    made = GroupBuffer(parsed(ahead, iterations, max_staleness, deterministic), lambda place: f"task-{place}")
-    made.position, made.due, made.iteration = position, list(due), iteration
-    made.open(made.room)
-    return made
+    group_buffer = GroupBuffer(parsed(ahead, iterations, max_staleness, deterministic), lambda place: f"task-{place}")
+    group_buffer.position, group_buffer.due, group_buffer.iteration = position, list(due), iteration
+    group_buffer.open(group_buffer.room)
+    return group_buffer
 
 
 def drain(buffer):
     """All episodes that can be begun."""
     begun = []
-    while (found := buffer.next_episode()) is not None:
-        begun.append(found)
+    while (results := buffer.next_episode()) is not None:
+        begun.append(results)
     return begun
 
 
@@ -57,8 +57,8 @@ def test_no_more_is_begun_than_the_run_still_needs():
     buffer = filled(ahead=3, iterations=2)
     begun = drain(buffer)
     assert len(begun) == 2 * TASKS * SAMPLES
-    for one in begun:
-        buffer.deliver(*one, episode(one, 0))
+    for item in begun:
+        buffer.deliver(*item, episode(item, 0))
     for _ in range(2):
         assert buffer.take() and buffer.take()
         updated(buffer)
@@ -70,10 +70,10 @@ def test_groups_come_in_the_order_in_which_they_are_complete():
     buffer = filled()
     begun = drain(buffer)
     assert buffer.take() is None
-    for one in [b for b in begun if b[0].place == 1] + [b for b in begun if b[0].place == 0][:-1]:
-        buffer.deliver(*one, episode(one, 0))
+    for item in [b for b in begun if b[0].place == 1] + [b for b in begun if b[0].place == 0][:-1]:
+        buffer.deliver(*item, episode(item, 0))
     group = buffer.take()
-    assert group.place == 1 and {one.task for one in group.episodes} == {"task-1"}
+    assert group.place == 1 and {item.task for item in group.episodes} == {"task-1"}
     assert buffer.take() is None and buffer.places == [0, 2, 3]
 
 
@@ -83,37 +83,37 @@ def test_batches_are_of_one_version_and_come_in_order():
     for iteration in range(3):
         batch = buffer.next_batch()
         played.append([(group.place, group.version) for group, sample in batch if sample == 0])
-        for one in batch:
-            buffer.deliver(*one, episode(one, iteration))
-        assert [buffer.take().place for _ in range(TASKS)] == [place for place, _ in played[-1]]
+        for item in batch:
+            buffer.deliver(*item, episode(item, iteration))
+        assert [buffer.take().place for _ in range(TASKS)] == [location for location, _ in played[-1]]
         updated(buffer)
     assert played == [[(0, 0), (1, 0)], [(2, 0), (3, 0)], [(4, 1), (5, 1)]]
 
 
 def test_an_episode_that_is_played_again_has_the_environments_seed_and_another_of_its_own():
     buffer = filled(max_staleness=1)
-    begun = [one for one in drain(buffer) if one[0].place == 0]
+    begun = [item for item in drain(buffer) if item[0].place == 0]
     seeds = [group.jobs[sample].seed for group, sample in begun]
     environment = begun[0][0].jobs[0].environment_seed
-    for one in begun:
-        buffer.deliver(*one, episode(one, 0, 1))
+    for item in begun:
+        buffer.deliver(*item, episode(item, 0, 1))
     buffer.iteration = 2
-    assert buffer.take() is None and [one.seed for one in buffer.dropped()] == seeds
+    assert buffer.take() is None and [item.seed for item in buffer.dropped()] == seeds
     again = drain(buffer)
     assert sorted(sample for _, sample in again) == list(range(SAMPLES))
     assert {group.jobs[sample].environment_seed for group, sample in again} == {environment}
     assert not {group.jobs[sample].seed for group, sample in again} & {*seeds}
-    for one in again:
-        buffer.deliver(*one, episode(one, 2))
+    for item in again:
+        buffer.deliver(*item, episode(item, 2))
     assert buffer.take().place == 0 and buffer.dropped() == []
 
 
 def test_only_the_old_episode_of_a_group_is_played_again():
     buffer = filled(max_staleness=1)
-    first, *others = [one for one in drain(buffer) if one[0].place == 0]
+    first, *remaining = [item for item in drain(buffer) if item[0].place == 0]
     buffer.deliver(*first, episode(first, 0))
-    for one in others:
-        buffer.deliver(*one, episode(one, 1))
+    for item in remaining:
+        buffer.deliver(*item, episode(item, 1))
     buffer.iteration = 2
     assert buffer.take() is None and [(group.place, sample) for group, sample in drain(buffer)] == [(0, 0)]
 
@@ -135,21 +135,21 @@ def test_every_task_is_trained_on_once_whatever_happens(ahead, spare, seed):
     trained, discarded, running, saved = [], [], [], None
     batch, iteration = [], 0
     while iteration < iterations:
-        running += [(one, iteration) for one in drain(buffer)]
+        running += [(item, iteration) for item in drain(buffer)]
         if rng.random() < 0.02:  # killed: what was done since the checkpoint is done again
             position, due, iteration, trained, discarded = saved or (0, [], 0, [], [])
             buffer = filled(ahead, iterations, limit, position, due, iteration)
             trained, discarded, running, batch = list(trained), list(discarded), [], []
             continue
         if running:
-            one, version = running.pop(rng.randrange(len(running)))
-            buffer.deliver(*one, episode(one, version))
+            item, version = running.pop(rng.randrange(len(running)))
+            buffer.deliver(*item, episode(item, version))
         while len(batch) < TASKS and (group := buffer.take()):
             if rng.random() < 0.1:
                 buffer.open(1)
                 discarded.append(group.place)
             else:
-                assert all(age(one, iteration) <= limit for one in group.finished()) and group.complete
+                assert all(age(item, iteration) <= limit for item in group.finished()) and group.complete
                 batch.append(group.place)
         if len(batch) == TASKS:
             trained += batch

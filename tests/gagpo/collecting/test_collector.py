@@ -53,60 +53,60 @@ def play(collector, agent, iteration=0):
 
 
 def test_each_task_once_before_any_comes_again(collector):
-    made = collector(tasks=3)
-    names = [made.schedule.task_at(place) for place in range(16)]
-    assert sorted(names[:8]) == sorted(names[8:]) == made.schedule.tasks[0].ids and names[:8] != names[8:]
-    assert play(made, Walker()).rounds == 1 and made.buffer.position == 3 and made.schedule.task_at(3) == names[3]
+    result = collector(tasks=3)
+    names = [result.schedule.task_at(location) for location in range(16)]
+    assert sorted(names[:8]) == sorted(names[8:]) == result.schedule.tasks[0].ids and names[:8] != names[8:]
+    assert play(result, Walker()).rounds == 1 and result.buffer.position == 3 and result.schedule.task_at(3) == names[3]
 
 
 def test_groups_have_their_size_and_share_their_task(collector):
-    found = play(collector(tasks=3, group_size=5), Walker())
-    assert [(e.group, e.sample) for e in found.episodes] == [(g, s) for g in range(3) for s in range(5)]
-    assert all(len({e.task for e in found.episodes if e.group == g}) == 1 for g in range(3))
+    results = play(collector(tasks=3, group_size=5), Walker())
+    assert [(e.group, e.sample) for e in results.episodes] == [(g, s) for g in range(3) for s in range(5)]
+    assert all(len({e.task for e in results.episodes if e.group == g}) == 1 for g in range(3))
 
 
 def test_no_group_is_open_between_iterations(collector):
     """The buffer of on-policy training: a group is opened, sampled and taken within one collection."""
-    made = collector(tasks=3)
+    result = collector(tasks=3)
     for iteration in (1, 2):
-        play(made, Walker(), iteration)
-        assert made.buffer.state_dict() == {"position": 3 * iteration, "due": []}
-        assert not made.buffer.groups and not made.buffer.waiting and made.buffer.take() is None
+        play(result, Walker(), iteration)
+        assert result.buffer.state_dict() == {"position": 3 * iteration, "due": []}
+        assert not result.buffer.groups and not result.buffer.waiting and result.buffer.take() is None
 
 
 def test_iterations_differ_and_repeat(collector):
     first, again, later = (play(collector(), Walker(), iteration) for iteration in (0, 0, 1))
-    turns = [[len(e.turns) for e in found.episodes] for found in (first, again, later)]
+    turns = [[len(e.turns) for e in results.episodes] for results in (first, again, later)]
     assert turns[0] == turns[1] != turns[2]
 
 
 def test_groups_that_teach_nothing_are_replaced(collector):
-    made = collector({"preset": "dapo"}, tasks=4, group_size=4)
-    found = play(made, Walker())
-    assert 1 < found.rounds <= 10 and made.buffer.position > 4
-    groups = {e.group for e in found.episodes}
+    result = collector({"preset": "dapo"}, tasks=4, group_size=4)
+    results = play(result, Walker())
+    assert 1 < results.rounds <= 10 and result.buffer.position > 4
+    groups = {e.group for e in results.episodes}
     assert len(groups) == 4
     for group in groups:
-        assert len({e.success for e in found.episodes if e.group == group}) == 2
-    assert len(found.sampled_episodes) == 4 * made.buffer.position
-    assert len({e.group for e in found.sampled_episodes}) == made.buffer.position
+        assert len({e.success for e in results.episodes if e.group == group}) == 2
+    assert len(results.sampled_episodes) == 4 * result.buffer.position
+    assert len({e.group for e in results.sampled_episodes}) == result.buffer.position
 
 
 def test_an_environment_that_teaches_nothing_ends_after_the_rounds(collector):
-    made = collector({"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 3}}}, tasks=2, group_size=2)
-    found = play(made, Walker(always="left"))
-    assert found.rounds == 3 and len(found.sampled_episodes) == 3 * 4
-    assert found.episodes == found.sampled_episodes[-4:]  # what the last round played, not three batches in one
+    result = collector({"preset": "dapo", "controllers": {"dynamic_sampling": {"rounds": 3}}}, tasks=2, group_size=2)
+    results = play(result, Walker(always="left"))
+    assert results.rounds == 3 and len(results.sampled_episodes) == 3 * 4
+    assert results.episodes == results.sampled_episodes[-4:]  # what the last round played, not three batches in one
 
 
 def test_a_probe_chooses_each_groups_temperature(collector):
-    made = collector({"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}, tasks=3)
+    result = collector({"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}, tasks=3)
     for iteration in range(3):
-        found = play(made, Walker(), iteration)
-    assert len(found.probe_episodes) == 12 and {e.temperature for e in found.probe_episodes} == {1.0}
-    by_group = {e.group: e.temperature for e in found.episodes}
+        results = play(result, Walker(), iteration)
+    assert len(results.probe_episodes) == 12 and {e.temperature for e in results.probe_episodes} == {1.0}
+    by_group = {e.group: e.temperature for e in results.episodes}
     assert len(set(by_group.values())) > 1 and all(0.5 <= t <= 1.5 for t in by_group.values())
-    assert {e.seed for e in found.probe_episodes}.isdisjoint({e.seed for e in found.episodes})
+    assert {e.seed for e in results.probe_episodes}.isdisjoint({e.seed for e in results.episodes})
 
 
 class Wordings:
@@ -147,19 +147,19 @@ def test_a_probes_votes_are_answers_not_wordings(corridor, texts, answers):
 
 def test_replaced_tasks_are_probed_too_and_temperatures_go_by_task(collector):
     algorithm = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}, "dynamic_sampling": {"rounds": 4}}}
-    made = collector(algorithm, tasks=3, group_size=4)
+    result = collector(algorithm, tasks=3, group_size=4)
     for iteration in range(4):
-        found = play(made, Walker(), iteration)
-        state = made.controllers.agpo.state
-        assert state.by_task.keys() == {episode.task for episode in found.probe_episodes}
-        assert {episode.task for episode in found.sampled_episodes} <= state.by_task.keys()
-        for episode in found.sampled_episodes:
-            assert episode.temperature == made.controllers.temperatures(1.0, [episode.task])[0]
+        results = play(result, Walker(), iteration)
+        state = result.controllers.agpo.state
+        assert state.by_task.keys() == {episode.task for episode in results.probe_episodes}
+        assert {episode.task for episode in results.sampled_episodes} <= state.by_task.keys()
+        for episode in results.sampled_episodes:
+            assert episode.temperature == result.controllers.temperatures(1.0, [episode.task])[0]
 
 
 def test_a_probe_that_failed_leaves_its_task_alone(collector):
-    made = collector({"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}, tasks=3)
-    play(made, Walker())
+    result = collector({"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 4}}}, tasks=3)
+    play(result, Walker())
     calls = []
 
     def breaking(agent, pool, jobs, **options):
@@ -170,23 +170,25 @@ def test_a_probe_that_failed_leaves_its_task_alone(collector):
                 episode.outcome = "failed" if episode.group == 1 else episode.outcome
         return episodes, clock
 
-    made.rollout = breaking
-    names = [made.schedule.task_at(place) for place in range(made.buffer.position, made.buffer.position + 3)]
-    found = play(made, Walker(), 1)
-    temperature = {episode.task: episode.temperature for episode in found.episodes}
+    result.rollout = breaking
+    names = [
+        result.schedule.task_at(location) for location in range(result.buffer.position, result.buffer.position + 3)
+    ]
+    results = play(result, Walker(), 1)
+    temperature = {episode.task: episode.temperature for episode in results.episodes}
     assert temperature[names[1]] == 1.0 and temperature[names[0]] != 1.0
-    assert made.controllers.agpo.state.by_task.keys() == {names[0], names[2]}
+    assert result.controllers.agpo.state.by_task.keys() == {names[0], names[2]}
 
 
 def test_episodes_keep_what_the_env_showed_last(collector):
     for episode in play(collector(), Walker()).episodes:
-        place, door = episode.end_state.split(">")
-        assert episode.end_observation == f"You stand at {place}. Go to door {door}."
-        assert episode.success == (place == door)
+        location, door = episode.end_state.split(">")
+        assert episode.end_observation == f"You stand at {location}. Go to door {door}."
+        assert episode.success == (location == door)
 
 
 def test_broken_and_empty_episodes_are_left_out(collector):
-    found = play(collector(), Walker())
-    broken = replace(found.episodes[0], outcome="failed")
-    empty = replace(found.episodes[1], turns=[])
-    assert usable([broken, empty, found.episodes[2]]) == [found.episodes[2]]
+    results = play(collector(), Walker())
+    broken = replace(results.episodes[0], outcome="failed")
+    empty = replace(results.episodes[1], turns=[])
+    assert usable([broken, empty, results.episodes[2]]) == [results.episodes[2]]

@@ -236,8 +236,8 @@ def test_agpo_entropy_is_of_each_task():
 def test_agpo_votes_are_answers_where_given():
     controllers = with_agpo()
     controllers.observe_probe(episodes([1, 0, 0, 0], vote_E=[4, 7, 8, 9]), ["0"])
-    found = controllers.agpo.state.by_task["0"]
-    assert found.votes == pytest.approx(math.log(4))
+    by_task = controllers.agpo.state.by_task["0"]
+    assert by_task.votes == pytest.approx(math.log(4))
     assert controllers.agpo.state.uncertainty == pytest.approx(0.5 + math.log(4))
 
 

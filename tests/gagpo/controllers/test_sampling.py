@@ -60,9 +60,9 @@ def test_the_variance_filter_keeps_the_groups_that_differ_most(options, kept):
 
 def test_the_filter_by_spread_drops_groups_of_equal_returns():
     turns = Turns.of([1, 1, 2, 2], range(4), [0, 0, 1, 1])
-    for by, kept in (("spread", 0), ("groups", 2)):
+    for by, retained in (("spread", 0), ("groups", 2)):
         settings = ControllerSettings(variance_filter=VarianceFilter(by=by))
-        assert Controllers(settings).keep(turns).sum() == kept
+        assert Controllers(settings).keep(turns).sum() == retained
 
 
 def test_overlong_penalty_by_hand():
@@ -97,8 +97,8 @@ def test_wrong_options_of_the_penalty_are_rejected(options):
 def test_a_buffer_beyond_the_response_limit_is_rejected():
     run = {"name": "a-run", "model": "a-model", "rollout": {"max_tokens": 64}}
     algorithm = {"preset": "dapo", "controllers": {"overlong": {"buffer": 64}}}
-    one = {**run, "environment": {"id": "gagpo/Math-v0"}, "algorithm": algorithm}
-    assert parse(one, "a test").algorithm.controllers.overlong.buffer == 64
+    item = {**run, "environment": {"id": "gagpo/Math-v0"}, "algorithm": algorithm}
+    assert parse(item, "a test").algorithm.controllers.overlong.buffer == 64
     several = {**run, "algorithm": algorithm}
     several["environments"] = [{"name": n, "id": "gagpo/Math-v0", "max_tokens": m} for n, m in (("a", 64), ("b", 32))]
     with pytest.raises(SettingsError, match=r"buffer must be at most the response limit, 32 tokens \(got 64\)"):

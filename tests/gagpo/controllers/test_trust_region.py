@@ -27,16 +27,16 @@ def test_divergence_estimates_the_kl_of_two_distributions():
 
 def bounded(one, seen, *measured):
     """Bound a step with these divergences, one after another; the parts that were kept."""
-    parts, found = [], iter(measured)
-    one.bound(seen, lambda: next(found), parts.append)
-    return parts
+    segments, results = [], iter(measured)
+    one.bound(seen, lambda: next(results), segments.append)
+    return segments
 
 
 def test_a_step_that_stays_near_is_not_measured():
-    one = TrustRegion(TARGET)
-    assert bounded(one, TARGET / 17) == [] and one.kl is None
-    for seen in (TARGET / 15, None, math.nan):
-        assert bounded(one, seen, 1.4 * TARGET) == [] and one.kl == 1.4 * TARGET
+    trust_region = TrustRegion(TARGET)
+    assert bounded(trust_region, TARGET / 17) == [] and trust_region.kl is None
+    for observed in (TARGET / 15, None, math.nan):
+        assert bounded(trust_region, observed, 1.4 * TARGET) == [] and trust_region.kl == 1.4 * TARGET
 
 
 @pytest.mark.parametrize("steps", [2, 3, 4, 16])
@@ -47,41 +47,41 @@ def test_equal_steps_beyond_the_target_are_measured(steps):
 
 
 def test_a_step_is_shortened_by_the_root_and_the_rate_with_it():
-    one = TrustRegion(TARGET)
-    assert bounded(one, None, 4 * TARGET, 1.2 * TARGET) == [pytest.approx(0.5)]
-    assert one.scale == pytest.approx(0.5)
-    assert one.values() == {"lr_scale": 0.5, "target_kl_scale": 0.5, "step_kl": pytest.approx(4 * TARGET)}
+    trust_region = TrustRegion(TARGET)
+    assert bounded(trust_region, None, 4 * TARGET, 1.2 * TARGET) == [pytest.approx(0.5)]
+    assert trust_region.scale == pytest.approx(0.5)
+    assert trust_region.values() == {"lr_scale": 0.5, "target_kl_scale": 0.5, "step_kl": pytest.approx(4 * TARGET)}
     scales = []
     for _ in range(5):  # iterations that stay near
-        bounded(one, 0.0)
-        scales.append(one.scale)
+        bounded(trust_region, 0.0)
+        scales.append(trust_region.scale)
     assert scales == pytest.approx([0.6, 0.72, 0.864, 1.0, 1.0])
-    assert one.values() == {"lr_scale": 1.0, "target_kl_scale": 1.0}
+    assert trust_region.values() == {"lr_scale": 1.0, "target_kl_scale": 1.0}
 
 
 @pytest.mark.parametrize("kl", [math.inf, math.nan, 1e9])
 def test_a_step_with_infinite_divergence_is_almost_undone(kl):
-    one = TrustRegion(TARGET)
-    assert bounded(one, None, kl, 0.0) == [pytest.approx(0.01)] and one.scale == 0.5
+    trust_region = TrustRegion(TARGET)
+    assert bounded(trust_region, None, kl, 0.0) == [pytest.approx(0.01)] and trust_region.scale == 0.5
 
 
 def test_the_rate_follows_groups_and_region_and_its_state_is_resumed():
-    one, other = (Controllers(trust_region=TARGET, scale_by_groups=True) for _ in range(2))
-    one.bound_step(None, lambda: 4 * TARGET if one.trust_region.step_fraction == 1 else 0.0, lambda part: None)
-    assert one.rate(1e-3, 0.5, 0.75) == 1e-3 * (0.5 * 0.5) * 0.5
-    other.load_state_dict(one.state_dict())
+    item, other = (Controllers(trust_region=TARGET, scale_by_groups=True) for _ in range(2))
+    item.bound_step(None, lambda: 4 * TARGET if item.trust_region.step_fraction == 1 else 0.0, lambda part: None)
+    assert item.rate(1e-3, 0.5, 0.75) == 1e-3 * (0.5 * 0.5) * 0.5
+    other.load_state_dict(item.state_dict())
     assert other.rate(1.0, 1.0, 0.0) == 0.5
-    one.skip()  # an iteration without a step has no divergence, and leaves the rate alone
-    assert one.values() == {"lr_scale": 0.5, "target_kl_scale": 1.0}
+    item.skip()  # an iteration without a step has no divergence, and leaves the rate alone
+    assert item.values() == {"lr_scale": 0.5, "target_kl_scale": 1.0}
     assert Controllers().rate(1e-3, 0.5, 0.75) == 5e-4 and Controllers().values() == {}
     with pytest.raises(ValueError, match="rate scale must be"):
         other.load_state_dict({"trust_region": {"scale": 7.0}})
 
 
 def rows_of(corridor, folder, **changes):
-    made = RunFolder.create(folder, load(corridor(evaluation={"splits": []}, **changes)))
-    train(made, quiet=True)
-    return made.metrics()
+    result = RunFolder.create(folder, load(corridor(evaluation={"splits": []}, **changes)))
+    train(result, quiet=True)
+    return result.metrics()
 
 
 FAR = {"iterations": 8, "minibatches": 2, "save_every": 9}
@@ -120,13 +120,13 @@ def test_a_usual_rate_is_unchanged(corridor, tmp_path):
 
 def test_a_resumed_run_keeps_its_rate_scale(corridor, tmp_path):
     changes = {"optimizer": {"learning_rate": 0.05}, "training": {"iterations": 2}}
-    whole = rows_of(corridor, tmp_path / "whole", **changes)
+    full = rows_of(corridor, tmp_path / "whole", **changes)
     rows_of(corridor, tmp_path / "half", **{**changes, "training": {"iterations": 1}})
     half = RunFolder.open(tmp_path / "half")
     half.change(["training.iterations=2"])
     train(half, quiet=True)
     named = ("success_rate", "loss", "grad_norm", "target_kl_scale", "lr_scale")
-    assert whole[1]["lr_scale"] < 1
+    assert full[1]["lr_scale"] < 1
     assert [[row.get(name) for name in named] for row in half.metrics()] == [
-        [row.get(name) for name in named] for row in whole
+        [row.get(name) for name in named] for row in full
     ]

@@ -48,7 +48,7 @@ def test_the_textbooks_skewness_is_scipys(groups):
 
 def test_the_authors_skewness_of_seven_is_a_fifth_smaller():
     value, group = np.array([1.0, 0, 0, 0, 0, 0, 0]), np.zeros(7, np.int64)
-    textbook, authors = (group_skewness(value, group, 1, form)[0] for form in ("g1", "authors"))
+    textbook, authors = (group_skewness(value, group, 1, format)[0] for format in ("g1", "authors"))
     assert textbook == pytest.approx(math.sqrt(7))
     assert authors / textbook == pytest.approx((6 / 7) ** 1.5) == pytest.approx(0.794, abs=5e-4)
 

@@ -38,9 +38,9 @@ def test_groups_of_one_and_equal_returns_give_exactly_nothing(credit):
 
 @pytest.mark.parametrize("credit", EVERY)
 def test_groups_do_not_see_each_other(credit):
-    one, other = single_turns([1.0, 0.0, 0.0]), single_turns([5.0, 1.0, 0.0])
+    item, other = single_turns([1.0, 0.0, 0.0]), single_turns([5.0, 1.0, 0.0])
     both = single_turns([1.0, 5.0, 0.0, 1.0, 0.0, 0.0], groups=[9, 2, 9, 2, 9, 2])
-    assert credit(both)[[0, 2, 4]] == pytest.approx(credit(one))
+    assert credit(both)[[0, 2, 4]] == pytest.approx(credit(item))
     assert credit(both)[[1, 3, 5]] == pytest.approx(credit(other))
 
 

@@ -87,10 +87,10 @@ def rollouts(draw) -> Turns:
 @settings(deadline=None, max_examples=40)
 @given(rollouts(), st.floats(0, 2))
 def test_identities(turns, eta):
-    graph_only, whole = Milegpo(eta=0.0).advantage(turns), Milegpo(eta=1.0).advantage(turns)
+    graph_only, full = Milegpo(eta=0.0).advantage(turns), Milegpo(eta=1.0).advantage(turns)
     assert graph_only == pytest.approx(Graphgpo().advantage(turns), abs=1e-12)
     between = Milegpo(eta=eta).advantage(turns)
-    assert between == pytest.approx((1 - eta) * graph_only + eta * whole, abs=1e-9)
+    assert between == pytest.approx((1 - eta) * graph_only + eta * full, abs=1e-9)
     graph = RolloutGraph.of(turns)
     for credit in (Milegpo(), Milegpo(**WEBSHOP)):
         bonus = credit.bonus(graph)
@@ -121,7 +121,7 @@ def test_a_group_without_success_has_no_goal(turns):
 
 
 def test_without_end_states_each_failure_has_its_own_end_node(example):
-    known = RolloutGraph.of(example)
+    rollout_graph = RolloutGraph.of(example)
     unknown = RolloutGraph.of(
         Turns.of(
             example.reward_N,
@@ -131,7 +131,7 @@ def test_without_end_states_each_failure_has_its_own_end_node(example):
             success_E=example.success_E,
         )
     )
-    assert unknown.target_N[4] != unknown.target_N[6] and len(unknown.source_M) == len(known.source_M)
+    assert unknown.target_N[4] != unknown.target_N[6] and len(unknown.source_M) == len(rollout_graph.source_M)
 
 
 def test_missing_columns_are_named(example):

@@ -22,23 +22,23 @@ def test_the_trainer_measures_what_the_credit_reads(corridor, tmp_path, monkeypa
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     model = copy.deepcopy(trainer.learner.model)
     model.set_attn_implementation("eager")
-    seen, measured = [], Learner._measured
+    observed, measured = [], Learner._measured
 
     def watched(self, turns, rows):
-        seen.append((measured(self, turns, rows), rows))
-        return seen[0][0]
+        observed.append((measured(self, turns, rows), rows))
+        return observed[0][0]
 
     monkeypatch.setattr(Learner, "_measured", watched)
     trainer.run()
-    ((turns, rows),) = seen
+    ((turns, rows),) = observed
     entropy, energy = np.zeros(turns.num_turns), np.zeros(turns.num_tokens)
     for row in rows:
         with torch.no_grad():
             logits = model(torch.as_tensor(row.ids[None].astype(np.int64))).logits[0, row.position_K - 1].double()
         p = torch.softmax(logits, -1)
-        own = p.gather(-1, torch.as_tensor(row.ids[row.position_K]).long()[:, None])[:, 0]
+        reference = p.gather(-1, torch.as_tensor(row.ids[row.position_K]).long()[:, None])[:, 0]
         np.add.at(entropy, row.turn_K, -(p * p.log()).sum(-1).numpy() / turns.tokens_N[row.turn_K])
-        energy[row.token_K] = (1 - 2 * own + (p * p).sum(-1)).numpy()
+        energy[row.token_K] = (1 - 2 * reference + (p * p).sum(-1)).numpy()
     if name == "empg":
         assert turns.entropy_N == pytest.approx(entropy, abs=1e-4) and turns.energy_K is None
     else:

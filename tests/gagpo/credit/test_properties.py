@@ -46,8 +46,8 @@ def paths(turns: Turns) -> list[list[int]]:
 def discounted(turns: Turns, gamma: float) -> np.ndarray:
     reward, result = turns.reward_N - turns.penalty_N, np.zeros(turns.num_turns)
     for path in paths(turns):
-        for place, turn in enumerate(path):
-            result[turn] = sum(gamma**k * reward[later] for k, later in enumerate(path[place:]))
+        for location, turn in enumerate(path):
+            result[turn] = sum(gamma**k * reward[later] for k, later in enumerate(path[location:]))
     return result
 
 
@@ -62,12 +62,12 @@ def test_gagpo_identities(turns):
         Gigpo(gamma=GAMMA, norm="mean").step_advantage(unpunished), abs=1e-9
     )
     state, shared = turns.states(), np.bincount(turns.states())
-    for one in range(len(shared)):
-        assert monte_carlo[state == one].sum() == pytest.approx(0.0, abs=1e-9)
+    for item in range(len(shared)):
+        assert monte_carlo[state == item].sum() == pytest.approx(0.0, abs=1e-9)
     assert monte_carlo[shared[state] == 1] == pytest.approx(0.0, abs=1e-9)
     for path in paths(turns):
         # Nothing shared from here on: no credit, whatever lambda is.
-        alone = [all(shared[state[later]] == 1 for later in path[place:]) for place in range(len(path))]
+        alone = [all(shared[state[later]] == 1 for later in path[location:]) for location in range(len(path))]
         credit = Gagpo(gamma=GAMMA, lam=0.5, norm="none").advantage(turns)
         assert all(credit[turn] == 0.0 for turn, free in zip(path, alone, strict=True) if free)
 
@@ -136,9 +136,9 @@ WITHIN_GROUPS = [
 @settings(deadline=None, max_examples=8)
 @given(turns=batches())
 def test_adding_a_group_changes_no_other(name, turns):
-    mine = [episode for episode in range(turns.num_episodes) if turns.group_E[episode] == turns.group_E[0]]
-    kept = [turn for episode in mine for turn in paths(turns)[episode]]
-    assert credit_of(pick(turns, mine), name) == pytest.approx(credit_of(turns, name)[kept], abs=1e-6)
+    actual = [episode for episode in range(turns.num_episodes) if turns.group_E[episode] == turns.group_E[0]]
+    retained = [turn for episode in actual for turn in paths(turns)[episode]]
+    assert credit_of(pick(turns, actual), name) == pytest.approx(credit_of(turns, name)[retained], abs=1e-6)
 
 
 @pytest.mark.parametrize("name", [name for name in ONE_PER_CREDIT if name != "rejection_sampling"])

@@ -67,7 +67,7 @@ def test_a_credit_of_another_file_is_found_by_module_and_class(elsewhere):
 def test_a_file_in_the_working_directory_is_found(tmp_path, monkeypatch):
     """As an environment's is, for every kind of object."""
     (tmp_path / "credit_from_here.py").write_text(HALF.replace("@register", ""))
-    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    monkeypatch.setattr(sys, "path", [location for location in sys.path if location])
     monkeypatch.chdir(tmp_path)
     assert load("grpo", {"credit": "credit_from_here:Half"}).credit.share == 0.5
     (tmp_path / "tracker_from_here.py").write_text("class Mine: pass")
@@ -94,8 +94,8 @@ def test_the_example_of_the_documentation_works():
     module: dict[str, Any] = {"__name__": "example"}
     exec(compile(example, "algorithms.md", "exec"), module)
     turns = Turns.of([0, 1, 0, 0, 5], [0, 0, 1, 1, 2], [7, 7, 8], state_N=[3, 4, 3, 3, 3])
-    found = module["LooState"](gamma=0.5).advantage(turns)
-    assert found.tolist() == [0.5, 0, -0.25, -0.25, 0]  # of returns 0.5, 1, 0, 0 in one task and 5 in another
+    advantage = module["LooState"](gamma=0.5).advantage(turns)
+    assert advantage.tolist() == [0.5, 0, -0.25, -0.25, 0]  # of returns 0.5, 1, 0, 0 in one task and 5 in another
 
 
 def test_a_credit_of_an_installed_package_is_found_by_entry_point(elsewhere, offer):

@@ -31,8 +31,8 @@ def test_true_values_depend_on_the_remaining_turns():
     expected = []
     for episode in episodes:
         for number, turn in enumerate(episode.turns):
-            place, door = (int(part) for part in turn.state.split(">"))
-            expected.append(float(place - door <= 8 - number))
+            location, door = (int(segment) for segment in turn.state.split(">"))
+            expected.append(float(location - door <= 8 - number))
     assert value_N.tolist() == expected and 0 in expected and 1 in expected
     assert not variance_N.any()
     advantage_N, error_N = true_advantages(episodes, value_N, variance_N)
@@ -45,8 +45,8 @@ def test_true_advantages_add_up_to_the_return():
     advantage_N, error_N = true_advantages(episodes, value_N, variance_N)
     first = np.cumsum([0, *(len(episode.turns) for episode in episodes)])
     for number, episode in enumerate(episodes):
-        own = slice(first[number], first[number + 1])
-        assert advantage_N[own].sum() + value_N[own][0] == pytest.approx(episode.reward)
+        reference = slice(first[number], first[number + 1])
+        assert advantage_N[reference].sum() + value_N[reference][0] == pytest.approx(episode.reward)
     # A history that is shared has one value: all starts of a group.
     assert np.ptp(value_N[first[:3]]) == 0 and (error_N >= 0).all()
 

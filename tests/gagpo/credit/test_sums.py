@@ -18,8 +18,8 @@ from gagpo.credit.weighted_sum import WeightedSum
     ["statistics.aliasing", "statistics.dispersion", "statistics.similarity", "episode", "gagpo", "weighted_sum"],
 )
 def test_examples_in_docstrings_are_true(module):
-    found = doctest.testmod(importlib.import_module(f"gagpo.credit.{module}"))
-    assert found.attempted > 0 and found.failed == 0
+    testmod = doctest.testmod(importlib.import_module(f"gagpo.credit.{module}"))
+    assert testmod.attempted > 0 and testmod.failed == 0
 
 
 def some_turns(seed: int = 0, episodes: int = 12, longest: int = 6) -> Turns:
@@ -57,7 +57,7 @@ def test_a_credit_without_deviation_adds_nothing():
 
 def test_a_sums_key_is_that_of_its_credits_and_survives_a_round_trip():
     algorithm = load("graph_sum", {"credit": {"state_key": "observation"}})
-    assert [part.state_key for part in algorithm.credit.credits] == ["observation", "observation"]
+    assert [credit.state_key for credit in algorithm.credit.credits] == ["observation", "observation"]
     assert Algorithm.model_validate(algorithm.model_dump(mode="json")) == algorithm
     similar = WeightedSum(credits=["grpo", {"name": "gigpo", "similarity": 0.9}])
     assert similar.reads_texts and not similar.follows_states and not WeightedSum().reads_texts

@@ -15,8 +15,8 @@ from gagpo.eval.health import health
 def episode(*steps: tuple[str, str, str | None], refused: tuple[int, ...] = (), **more) -> Episode:
     """Steps are (observation, action, state)."""
     turns = [Turn(text, action, action, state=state) for text, action, state in steps]
-    for place in refused:
-        turns[place] = replace(turns[place], invalid="refused")
+    for location in refused:
+        turns[location] = replace(turns[location], invalid="refused")
     return Episode("t", turns=turns, **more)
 
 
@@ -45,15 +45,15 @@ def test_aliasing_counts_actions_with_two_results():
 
 def test_aliasing_is_within_a_task():
     turns = [("Hall.", "go", None), ("Attic.", "go", None)]
-    one = episode(*turns, group=0)
+    item = episode(*turns, group=0)
     two = episode(turns[0], ("Cellar.", "go", None), group=1)
-    assert math.isnan(aliasing(turns_from_episodes([one, two])))
+    assert math.isnan(aliasing(turns_from_episodes([item, two])))
     two.group = 0
-    assert aliasing(turns_from_episodes([one, two])) == 1
+    assert aliasing(turns_from_episodes([item, two])) == 1
 
 
 @pytest.mark.parametrize(("share", "level"), [(0.0, "good"), (0.1, "watch"), (0.3, "bad")])
 def test_health_reports_aliased_keys(share, level):
-    (found,) = [one for one in health([{"aliasing": share}]) if "repeated in one state" in one.sentence]
-    assert found.level == level
-    assert ("algorithm.credit.state_key" in found.sentence) == (level == "bad")
+    (results,) = [item for item in health([{"aliasing": share}]) if "repeated in one state" in item.sentence]
+    assert results.level == level
+    assert ("algorithm.credit.state_key" in results.sentence) == (level == "bad")

@@ -54,10 +54,10 @@ def test_votes_are_answers_whatever_the_wording_of_the_response():
 
 @pytest.mark.parametrize("missing", [None, "", "  "])
 def test_votes_are_successes_in_a_group_with_an_episode_without_an_answer(missing):
-    whole = [answered("4", group=1), answered("5", group=1), answered("4", group=1, success=True)]
+    full = [answered("4", group=1), answered("5", group=1), answered("4", group=1, success=True)]
     broken = [answered("4", success=True), answered("5"), answered(missing), answered("4")]
     assert turns_from_episodes(broken).vote_E is None  # the default of every reader is the success
-    vote_E = turns_from_episodes([*broken, *whole]).vote_E
+    vote_E = turns_from_episodes([*broken, *full]).vote_E
     assert vote_E[:4].tolist() == [0, 1, 1, 1] and vote_E[4:].tolist() == [2, 3, 2]
 
 
@@ -172,7 +172,7 @@ def test_every_column_is_selected_along_its_declared_axis():
         success_E=[True, False],
         state_N=[4, 5, 6],
     )
-    part = turns.select(np.array([False, True]))
-    assert (part.num_turns, part.num_episodes, part.num_groups, part.num_tokens) == (1, 1, 1, 3)
-    assert part.energy_K.tolist() == [3, 4, 5] and part.state_N.tolist() == [6] and part.group_E.tolist() == [9]
-    assert part.episode_N.tolist() == [0] and part.success_E.tolist() == [False]
+    select = turns.select(np.array([False, True]))
+    assert (select.num_turns, select.num_episodes, select.num_groups, select.num_tokens) == (1, 1, 1, 3)
+    assert select.energy_K.tolist() == [3, 4, 5] and select.state_N.tolist() == [6] and select.group_E.tolist() == [9]
+    assert select.episode_N.tolist() == [0] and select.success_E.tolist() == [False]

@@ -29,10 +29,10 @@ EPSILON = 1e-6
 
 def start_ranks(command, count=2, **more):
     """The processes of ``command``, as torchrun would start them."""
-    place = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    location = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     processes = []
     for rank in range(count):
-        names = {**place, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1, **more}
+        names = {**location, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1, **more}
         environment = {**os.environ, **{name: str(value) for name, value in names.items()}}
         processes.append(
             subprocess.Popen(
@@ -49,7 +49,7 @@ def start_ranks(command, count=2, **more):
 def train_in_two(jobs, folder, count=2, **more):
     """Train every (config, folder, logits at a time or None) with two ranks, or ``count``."""
     listed = folder / "jobs.json"
-    runs = [[str(config), str(place), chunk] for config, place, chunk in jobs]
+    runs = [[str(config), str(location), chunk] for config, location, chunk in jobs]
     listed.write_text(json.dumps({"epsilon": EPSILON, "runs": runs}))
     ranks = start_ranks([WORKER, listed], count, **more)
     outputs = [process.communicate(timeout=1500)[0] for process in ranks]
@@ -58,8 +58,8 @@ def train_in_two(jobs, folder, count=2, **more):
 
 def train_in_one(jobs):
     usual, optimizer.EPSILON, before = logprobs.CHUNK, EPSILON, optimizer.EPSILON
-    for config, place, chunk in jobs:
-        path, logprobs.CHUNK = Path(place), chunk or usual
+    for config, location, chunk in jobs:
+        path, logprobs.CHUNK = Path(location), chunk or usual
         there = (path / "config.yaml").exists()
         train(RunFolder.open(path) if there else RunFolder.new(path, load(config)), quiet=True)
     logprobs.CHUNK, optimizer.EPSILON = usual, before
@@ -93,7 +93,7 @@ def states(folder, part="optimizer"):
         return {}
     metadata = HuggingFaceStorageReader(str(saved.path / part)).read_metadata().state_dict_metadata
     assert metadata.keys() == stored_names(saved.path / part)
-    tensors = {name: torch.zeros(one.size, dtype=one.properties.dtype) for name, one in metadata.items()}
+    tensors = {name: torch.zeros(item.size, dtype=item.properties.dtype) for name, item in metadata.items()}
     read(tensors, saved.path / part, Ranks())
     return tensors
 
@@ -122,8 +122,8 @@ def require_same_run(one, two):
     responses = [sampled_responses(folder) for folder in (one, two)]
     assert responses[0] == responses[1], "the runs sampled different tokens"
     require_close(weights(one), weights(two), RunFolder.open(one).settings.optimizer.learning_rate / 100)
-    for part in ("optimizer", "critic"):
-        require_close(states(one, part), states(two, part), 1e-5)
+    for segment in ("optimizer", "critic"):
+        require_close(states(one, segment), states(two, segment), 1e-5)
     rows = [timeless(RunFolder.open(folder).metrics()) for folder in (one, two)]
     assert len(rows[0]) == len(rows[1])
     for row, other in zip(*rows, strict=True):
@@ -132,8 +132,8 @@ def require_same_run(one, two):
             if key == "train_tokens_read":  # a tree that is dealt out in parts is read by each from its beginning
                 continue
             assert value == pytest.approx(other[key], abs=2e-4, rel=2e-3), key
-    for kind in ("evals/after-test.json", "episodes/after-test.jsonl"):
-        assert (one / kind).read_text() == (two / kind).read_text()
+    for type_name in ("evals/after-test.json", "episodes/after-test.jsonl"):
+        assert (one / type_name).read_text() == (two / type_name).read_text()
 
 
 def sampled_responses(folder):

@@ -33,8 +33,8 @@ def loaded(folder, name, case, ranks):
     reference = learner.policy.reference
     models = {"policy": learner.model} | ({"reference": reference} if reference is not None else {})
     weights = {
-        kind: {key: gather(value.detach()).clone() for key, value in model.named_parameters()}
-        for kind, model in models.items()
+        type_name: {key: gather(value.detach()).clone() for key, value in model.named_parameters()}
+        for type_name, model in models.items()
     }
     buffers = dict(copy.named_buffers())
     attention = [model.config._attn_implementation for model in (learner.model, copy)]

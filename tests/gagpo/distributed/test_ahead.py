@@ -114,10 +114,10 @@ def test_two_ranks_with_two_servers_are_killed_and_end_bit_equal(tmp_path, warm_
         saved = checkpoints.latest(tmp_path / "killed" / "checkpoints")
         assert saved and saved.iteration < ITERATIONS
         train_in(2, config, tmp_path / "killed")
-    one, two = weights(tmp_path / "whole"), weights(tmp_path / "killed")
-    assert all(bool((one[name] == two[name]).all()) for name in one)
-    one, two = states(tmp_path / "whole"), states(tmp_path / "killed")
-    assert one.keys() == two.keys() and all(bool((one[name] == two[name]).all()) for name in one)
+    item, two = weights(tmp_path / "whole"), weights(tmp_path / "killed")
+    assert all(bool((item[name] == two[name]).all()) for name in item)
+    item, two = states(tmp_path / "whole"), states(tmp_path / "killed")
+    assert item.keys() == two.keys() and all(bool((item[name] == two[name]).all()) for name in item)
     rows = [timeless(RunFolder.open(tmp_path / name).metrics()) for name in ("whole", "killed")]
     keys = ("loss", "success_rate", "staleness_mean", "train_tokens")
     assert [[row.get(key) for key in keys] for row in rows[0]] == [[row.get(key) for key in keys] for row in rows[1]]
@@ -130,11 +130,11 @@ def test_an_error_of_the_sampling_thread_ends_all_ranks_with_its_words(tmp_path,
     with serving(model, tokenizer, count=1) as (fake,):
         engine = {"name": "vllm", "options": {"urls": [fake.url], "health_timeout": 2.0}}
         config = write_config(tmp_path, warm_model, engine=engine, rollout=AHEAD, training={"iterations": 50})
-        generate, asked = fake.generate, []
+        generate, requests = fake.generate, []
 
         def dies(body):
-            asked.append(body)
-            if len(asked) > 150:
+            requests.append(body)
+            if len(requests) > 150:
                 fake.gone = True
             return generate(body)
 

@@ -18,15 +18,15 @@ def test_what_servers_are_made_on_has_names_and_no_numbers(tiny, adapted):
     model.lm_head.weight = model.model.embed_tokens.weight
     if adapted:
         adapters.inject(model, 4, 4.0, "all-linear")
-    made = unsharded_copy(model, "bfloat16", with_weights=False)
-    assert all(tensor.is_meta for tensor in (*made.parameters(), *made.buffers()))
+    result = unsharded_copy(model, "bfloat16", with_weights=False)
+    assert all(tensor.is_meta for tensor in (*result.parameters(), *result.buffers()))
     shapes = [(name, tensor.shape) for name, tensor in named_tensors(model)]
-    assert [(name, tensor.shape) for name, tensor in made.named_parameters()] == shapes
-    assert type(made) is type(model) and not any(one.is_meta for one in model.parameters())
-    assert {tensor.dtype for tensor in made.parameters()} == {torch.bfloat16}
-    whole = unsharded_copy(model, "float32")
-    assert not any(one.is_meta for one in whole.parameters()) and not any(
-        one.requires_grad for one in whole.parameters()
+    assert [(name, tensor.shape) for name, tensor in result.named_parameters()] == shapes
+    assert type(result) is type(model) and not any(parameter.is_meta for parameter in model.parameters())
+    assert {tensor.dtype for tensor in result.parameters()} == {torch.bfloat16}
+    full = unsharded_copy(model, "float32")
+    assert not any(parameter.is_meta for parameter in full.parameters()) and not any(
+        parameter.requires_grad for parameter in full.parameters()
     )
 
 
@@ -42,9 +42,9 @@ def test_two_ranks_with_a_server_each_train_as_one_process_with_both(tmp_path, w
         training = {"iterations": 2, "minibatches": 2, "save_every": 100}
         config = write_config(tmp_path, warm_model, engine=engine, training=training, **more)
         train_in_one([(config, tmp_path / "one", None)])
-        asked = [len(fake.asked) for fake in fakes]
+        requests = [len(fake.asked) for fake in fakes]
         train_in_two([(config, tmp_path / "two", None)], tmp_path)
-        assert all(len(fake.asked) > count for fake, count in zip(fakes, asked, strict=True))
+        assert all(len(fake.asked) > count for fake, count in zip(fakes, requests, strict=True))
     require_close(weights(tmp_path / "one"), weights(tmp_path / "two"), 1e-5)
     rows = RunFolder.open(tmp_path / "two").metrics()
     assert len(rows) == 2 and all(row["engine_gap"] < 1e-4 and row["engine_servers"] == 1 for row in rows)

@@ -92,17 +92,17 @@ def test_no_port_is_no_place_to_meet(monkeypatch):
 def test_a_run_of_two_is_started_by_either(tmp_path, warm_model, torchrun):
     training = {"iterations": 2, "save_every": 2}
     config = config_of(tmp_path, warm_model, training=training, optimizer=GENTLE["optimizer"])
-    words = ["gagpo", "train", config, "--runs", tmp_path / "runs", "-q", "--json"]
+    tokens = ["gagpo", "train", config, "--runs", tmp_path / "runs", "-q", "--json"]
     if torchrun:
-        words = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", *words]
-    process = gagpo(*words)
+        tokens = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", *tokens]
+    process = gagpo(*tokens)
     output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, output
     assert output.count("run folder:") == output.count("report:") == 1
-    made = tmp_path / "runs" / "corridor"
-    assert (made / "report.html").exists()
+    result = tmp_path / "runs" / "corridor"
+    assert (result / "report.html").exists()
     train(RunFolder.new(tmp_path / "one", load(config)), quiet=True)
-    require_same_run(tmp_path / "one", made)
+    require_same_run(tmp_path / "one", result)
 
 
 @pytest.mark.slow
@@ -114,8 +114,8 @@ def test_a_run_of_two_is_started_by_either(tmp_path, warm_model, torchrun):
 def test_a_rank_that_dies_ends_the_other_and_the_run_goes_on(tmp_path, warm_model, number, dead):
     config = config_of(tmp_path, warm_model, training={"iterations": 400, "save_every": 1, "max_checkpoints": 3})
     process = gagpo("gagpo", "train", config, "--runs", tmp_path / "runs", "-q", "training.iterations=400")
-    made = tmp_path / "runs" / "corridor"
-    wait_for_rows(made / "metrics.jsonl", 3, process)
+    result = tmp_path / "runs" / "corridor"
+    wait_for_rows(result / "metrics.jsonl", 3, process)
     children = children_of(process)
     every = [*children, *(below for child in children for below in child.children(recursive=True))]
     victim = rank(children, dead)
@@ -123,30 +123,30 @@ def test_a_rank_that_dies_ends_the_other_and_the_run_goes_on(tmp_path, warm_mode
     output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 2, output
     assert output.count("gagpo: ") == 1 and "Traceback" not in output
-    said = "was killed by signal 9" if number == signal.SIGKILL else f"has given no sign of life for {DEADLINE} s"
-    assert f"rank {dead} of 2 {said}" in output and "--resume" in output
+    messages = "was killed by signal 9" if number == signal.SIGKILL else f"has given no sign of life for {DEADLINE} s"
+    assert f"rank {dead} of 2 {messages}" in output and "--resume" in output
     assert not psutil.wait_procs(every, timeout=30)[1]
-    done = RunFolder.open(made).metrics()[-1]["iteration"]
-    kept = checkpoints.latest(made / "checkpoints")
-    kept.verify()
-    assert kept.iteration >= done - 1
-    RunFolder.open(made).change([f"training.iterations={kept.iteration + 1}", "processes=1"])
-    train(RunFolder.open(made), quiet=True)
-    assert RunFolder.open(made).metrics()[-1]["iteration"] == kept.iteration + 1
+    done = RunFolder.open(result).metrics()[-1]["iteration"]
+    latest = checkpoints.latest(result / "checkpoints")
+    latest.verify()
+    assert latest.iteration >= done - 1
+    RunFolder.open(result).change([f"training.iterations={latest.iteration + 1}", "processes=1"])
+    train(RunFolder.open(result), quiet=True)
+    assert RunFolder.open(result).metrics()[-1]["iteration"] == latest.iteration + 1
 
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_ends_both(tmp_path, warm_model):
     config = config_of(tmp_path, warm_model, training={"iterations": 400, "save_every": 400})
     process = gagpo("gagpo", "train", config, "--runs", tmp_path / "runs", "-q", start_new_session=True)
-    made = tmp_path / "runs" / "corridor"
-    wait_for_rows(made / "metrics.jsonl", 2, process)
+    result = tmp_path / "runs" / "corridor"
+    wait_for_rows(result / "metrics.jsonl", 2, process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 130, output
     assert output.count("continue with: gagpo train --resume") == 1 and "Traceback" not in output
-    done = RunFolder.open(made).metrics()[-1]["iteration"]
-    assert checkpoints.latest(made / "checkpoints").iteration == done
+    done = RunFolder.open(result).metrics()[-1]["iteration"]
+    assert checkpoints.latest(result / "checkpoints").iteration == done
 
 
 EVALUATED = {
@@ -171,22 +171,25 @@ def test_both_make_an_evaluation_that_was_interrupted(tmp_path, warm_model, unin
     config = config_of(tmp_path, warm_model, **EVALUATED)
     command = ["gagpo", "train", config, "--runs", tmp_path / "runs", "-q"]
     process = gagpo(*command, start_new_session=True)
-    made = tmp_path / "runs" / "corridor"
-    wait_for_rows(made / "metrics.jsonl", 2, process)
+    result = tmp_path / "runs" / "corridor"
+    wait_for_rows(result / "metrics.jsonl", 2, process)
     children = children_of(process)
     process.send_signal(number)  # the second evaluation takes longer than the ranks need to get there
     process.communicate(timeout=SECONDS)
     assert process.returncode in (130, 143, -signal.SIGKILL)
     assert not psutil.wait_procs(children, timeout=30)[1]
     if number != signal.SIGKILL:  # the ranks outlive a killed parent for a moment
-        assert not (made / "evals" / "iteration-0002-test.json").exists()
-    output, _ = gagpo("gagpo", "train", "--resume", made, "-q").communicate(timeout=SECONDS)
-    assert (made / "evals" / "iteration-0002-test.json").exists(), output
-    require_equal(RunFolder.open(made), uninterrupted)
-    for kind in ("evals", "episodes"):
-        texts = [{path.name: path.read_text() for path in (run / kind).iterdir()} for run in (made, uninterrupted.path)]
+        assert not (result / "evals" / "iteration-0002-test.json").exists()
+    output, _ = gagpo("gagpo", "train", "--resume", result, "-q").communicate(timeout=SECONDS)
+    assert (result / "evals" / "iteration-0002-test.json").exists(), output
+    require_equal(RunFolder.open(result), uninterrupted)
+    for type_name in ("evals", "episodes"):
+        texts = [
+            {path.name: path.read_text() for path in (run / type_name).iterdir()}
+            for run in (result, uninterrupted.path)
+        ]
         assert texts[0] == texts[1]
-    assert not [path.name for path in made.rglob("*.part")]
+    assert not [path.name for path in result.rglob("*.part")]
 
 
 @pytest.mark.slow
@@ -205,10 +208,10 @@ def test_torchrun_goes_on_with_a_run_whose_rank_was_killed(tmp_path, warm_model)
     config = config_of(tmp_path, warm_model, training=training, evaluation={"splits": [], "before": False})
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "-m"]
     process = gagpo(*torchrun, "gagpo", "train", config, "--auto", "--runs", tmp_path / "runs", "-q")
-    made = tmp_path / "runs" / "corridor"
-    wait_for_rows(made / "metrics.jsonl", 2, process)
+    result = tmp_path / "runs" / "corridor"
+    wait_for_rows(result / "metrics.jsonl", 2, process)
     rank(children_of(process), 1).kill()
     output, _ = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, output
-    assert [row["iteration"] for row in RunFolder.open(made).metrics()] == list(range(1, 9))
-    assert RunFolder.open(made).finished and [path.name for path in made.parent.iterdir()] == ["corridor"]
+    assert [row["iteration"] for row in RunFolder.open(result).metrics()] == list(range(1, 9))
+    assert RunFolder.open(result).finished and [path.name for path in result.parent.iterdir()] == ["corridor"]

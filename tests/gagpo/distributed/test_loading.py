@@ -86,10 +86,10 @@ def test_two_ranks_hold_the_weights_of_one_process(loaded, name):
     together, alone = (results[name] for results in loaded)
     assert together["slices"] == (name != "aliased"), "tensors that are stored twice may differ: they are read whole"
     models = {"policy": alone.model, "reference": alone.policy.reference}
-    for kind in together["weights"].keys() - {"copy"}:
-        expected = dict(models[kind].named_parameters())
-        assert expected.keys() == together["weights"][kind].keys()
-        for key, value in together["weights"][kind].items():
+    for type_name in together["weights"].keys() - {"copy"}:
+        expected = dict(models[type_name].named_parameters())
+        assert expected.keys() == together["weights"][type_name].keys()
+        for key, value in together["weights"][type_name].items():
             assert value.dtype == expected[key].dtype and torch.equal(value, expected[key]), key
     assert set(together["attention"]) == {alone.model.config._attn_implementation}
 

@@ -53,18 +53,18 @@ CASES["states in host memory"] = {
 
 def both(folder, model, names, minibatches):
     """Two iterations of each case in one process and in two; their folders by name."""
-    found, jobs = {}, {1: [], 2: []}
+    results, jobs = {}, {1: [], 2: []}
     for name in names:
         case = {**CASES[name]}
         training = {"iterations": 2, "minibatches": minibatches, "save_every": 100, **case.pop("training", {})}
-        found[name] = {count: folder / name / f"of-{count}" for count in (1, 2)}
-        for count, place in found[name].items():
-            own = training if count == 2 else {**training, "offload": False}  # only several processes offload
-            config = write_config(folder / name / f"config-{count}", model, training=own, **case)
-            jobs[count].append((config, place, CHUNK if name == "chunks and decay" else None))
+        results[name] = {count: folder / name / f"of-{count}" for count in (1, 2)}
+        for count, location in results[name].items():
+            reference = training if count == 2 else {**training, "offload": False}  # only several processes offload
+            config = write_config(folder / name / f"config-{count}", model, training=reference, **case)
+            jobs[count].append((config, location, CHUNK if name == "chunks and decay" else None))
     train_in_one(jobs[1])
     train_in_two(jobs[2], folder)
-    return found
+    return results
 
 
 def test_a_draw_on_an_edge_picks_another_token_where_the_weights_differ_by_rounding():
@@ -123,19 +123,19 @@ def test_a_checkpoint_goes_on_in_another_number_of_ranks_and_back(tmp_path, warm
     jobs = []
     for name in names:
         case = {**CASES[name], "training": {"iterations": 3, "save_every": 1}}
-        whole = write_config(tmp_path / name, warm_model, **case)
-        jobs.append((whole, tmp_path / name / "whole", None))
+        full = write_config(tmp_path / name, warm_model, **case)
+        jobs.append((full, tmp_path / name / "whole", None))
     train_in_one(jobs)
     for stage, count in enumerate(order, 1):
-        part = []
+        segment = []
         for name, (config, *_) in zip(names, jobs, strict=True):
-            place = tmp_path / name / "parts"
+            location = tmp_path / name / "parts"
             if stage > 1:
-                RunFolder.open(place).change([f"training.iterations={stage}"])
+                RunFolder.open(location).change([f"training.iterations={stage}"])
             else:
                 case = {**CASES[name], "training": {"iterations": 1, "save_every": 1}}
                 config = write_config(tmp_path / name / "first", warm_model, **case)
-            part.append((config, place, None))
-        train_in_one(part) if count == 1 else train_in_two(part, tmp_path)
+            segment.append((config, location, None))
+        train_in_one(segment) if count == 1 else train_in_two(segment, tmp_path)
     for name in names:
         require_same_run(tmp_path / name / "whole", tmp_path / name / "parts")

@@ -21,9 +21,9 @@ from gagpo.objectives.layout import Normaliser
 
 def row(length, number):
     """One of a group of three, which begin alike where they are long enough."""
-    one, ids = np.asarray([length]), np.full(length + 1, number // 3, np.int32)
+    item, ids = np.asarray([length]), np.full(length + 1, number // 3, np.int32)
     ids[7:] = 100 + number
-    return Row(ids, one, np.asarray([number]), np.asarray([number]), np.zeros(1), group=number // 3)
+    return Row(ids, item, np.asarray([number]), np.asarray([number]), np.zeros(1), group=number // 3)
 
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
@@ -33,9 +33,9 @@ LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 @settings(max_examples=40, deadline=None)
 def test_rows_are_dealt_out_by_the_tokens_that_are_read(lengths, count, trees):
     rows, packing = [row(length, number) for number, length in enumerate(lengths)], Packing(100, trees)
-    parts = shard_rows(rows, packing, count)
-    assert sorted(int(one.turn_K[0]) for part in parts for one in part) == list(range(len(rows)))
-    loads = [packing.size(part) if part else 0 for part in parts]
+    segments = shard_rows(rows, packing, count)
+    assert sorted(int(item.turn_K[0]) for segment in segments for item in segment) == list(range(len(rows)))
+    loads = [packing.size(segment) if segment else 0 for segment in segments]
     largest = max(map(packing.size, packing.units(rows, count)))
     met_again = sum(min(7, length) for length in lengths) if trees else 0  # by the parts of a tree that was halved
     assert max(loads) - min(loads) <= largest + met_again
@@ -49,9 +49,9 @@ def test_every_rank_makes_as_many_passes(lengths, count, tokens, trees):
     assert len({len(batch) for batch in batches}) == 1
     read = [micro for batch in batches for micro in batch if not micro.padding]
     assert sorted(int(turn) for micro in read for turn in micro.turn_K) == list(range(len(rows)))
-    whole = sum(lengths)
-    assert packing.size(rows) <= sum(micro.tokens for micro in read) <= whole
-    assert trees or sum(micro.tokens for micro in read) == whole
+    full = sum(lengths)
+    assert packing.size(rows) <= sum(micro.tokens for micro in read) <= full
+    assert trees or sum(micro.tokens for micro in read) == full
     assert all(sorted(batch, key=lambda micro: micro.padding) == batch for batch in batches), "padding comes last"
 
 
@@ -65,7 +65,7 @@ def some_episodes(seed):
     def ids(count):
         return np.asarray([rng.randrange(2**31) for _ in range(count)], np.int32)
 
-    made = []
+    result = []
     for number in range(rng.randrange(4)):
         episode = Episode(rng.choice(TEXTS), group=number, seed=2**47, temperature=0.7, end_state=rng.choice(TEXTS))
         episode.info = {"score": rng.random(), "won": True, "count": 3, "note": rng.choice(TEXTS)}
@@ -86,20 +86,20 @@ def some_episodes(seed):
             )
             before = np.concatenate([turn.prompt_ids, turn.response_ids])
             episode.turns.append(turn)
-        made.append(episode)
-    return made
+        result.append(episode)
+    return result
 
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=40, deadline=None)
 def test_episodes_arrive_as_they_were(seed):
     played = some_episodes(seed)
-    found, about = unpacked(packed(played, {"error": None}))
-    assert about == {"error": None} and len(found) == len(played)
-    for one, other in zip(played, found, strict=True):
-        assert episode_record(one, tokens=True) == episode_record(other, tokens=True)
-        assert (one.end_state, one.end_observation) == (other.end_state, other.end_observation)
-        for turn, same in zip(one.turns, other.turns, strict=True):
+    results, about = unpacked(packed(played, {"error": None}))
+    assert about == {"error": None} and len(results) == len(played)
+    for item, other in zip(played, results, strict=True):
+        assert episode_record(item, tokens=True) == episode_record(other, tokens=True)
+        assert (item.end_state, item.end_observation) == (other.end_state, other.end_observation)
+        for turn, same in zip(item.turns, other.turns, strict=True):
             assert (turn.invalid, turn.cut, turn.trainable) == (same.invalid, same.cut, same.trainable)
             for name in ("prompt_ids", "response_ids", "logprobs"):
                 assert getattr(turn, name).dtype == getattr(same, name).dtype
@@ -153,8 +153,8 @@ def fitted():
 def test_a_tensor_of_another_shape_or_none_is_named(tmp_path):
     """A critic's, for instance, whose folder was copied from another run."""
     write({"head": torch.zeros(3, 4)}, tmp_path, Ranks())
-    for wrong, words in (("head", r"tensor 'head' has shape \(3, 4\), not \(2, 4\)"), ("tail", "no tensor 'tail'")):
-        with pytest.raises(StateError, match=words):
+    for wrong, tokens in (("head", r"tensor 'head' has shape \(3, 4\), not \(2, 4\)"), ("tail", "no tensor 'tail'")):
+        with pytest.raises(StateError, match=tokens):
             read({wrong: torch.zeros(2, 4)}, tmp_path, Ranks())
     (path,) = tmp_path.glob("*.safetensors")
     path.write_bytes(path.read_bytes()[:-8])
@@ -170,8 +170,8 @@ def test_an_optimiser_is_filled_from_names(tmp_path):
     fresh = torch.optim.AdamW(other.parameters(), lr=0.1)
     fill_optimizer(fresh, names_of(other, None), tmp_path / "states", Ranks())
     assert fresh.param_groups[0]["lr"] == 0.025
-    for one, two in zip(model.parameters(), other.parameters(), strict=True):
-        assert all(torch.equal(optimizer.state[one][key], fresh.state[two][key]) for key in optimizer.state[one])
+    for item, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert all(torch.equal(optimizer.state[item][key], fresh.state[two][key]) for key in optimizer.state[item])
     other = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
     with pytest.raises(StateError, match=r"tensor '1.weight.exp_avg' has shape \(1, 5\), not \(2, 5\)"):
         fill_optimizer(torch.optim.AdamW(other.parameters()), names_of(other, None), tmp_path / "states", Ranks())

@@ -49,12 +49,12 @@ def wait_for_meetings(folder, count=2):
 
 
 def test_a_stopped_rank_is_noticed_by_the_others_though_it_holds_the_store(ranks, tmp_path):
-    stopped, *others = ranks(5, count=3)
+    stopped, *remaining = ranks(5, count=3)
     wait_for_meetings(tmp_path, 3)
     os.kill(stopped.pid, signal.SIGSTOP)
-    said = "".join(process.communicate(timeout=SECONDS)[0] for process in others)
-    assert all(process.returncode in (1, LOST) for process in others), said
-    assert "rank 0 of 3 has given no sign of life for 5 s" in said
+    messages = "".join(process.communicate(timeout=SECONDS)[0] for process in remaining)
+    assert all(process.returncode in (1, LOST) for process in remaining), messages
+    assert "rank 0 of 3 has given no sign of life for 5 s" in messages
 
 
 @pytest.mark.slow
@@ -69,14 +69,14 @@ def test_ranks_that_were_all_stopped_go_on(ranks, tmp_path):
     wait_for_meetings(tmp_path)
     (tmp_path / "end").touch()
     for rank, process in enumerate(processes):
-        said, _ = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0 and f"{rank} ended well" in said, said
+        messages, _ = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0 and f"{rank} ended well" in messages, messages
 
 
 def test_a_store_that_never_answers_is_no_place_to_meet(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        place = ("1", "2", "1", "127.0.0.1", str(silent.getsockname()[1]))
-        for name, value in zip(REQUIRED, place, strict=True):
+        location = ("1", "2", "1", "127.0.0.1", str(silent.getsockname()[1]))
+        for name, value in zip(REQUIRED, location, strict=True):
             monkeypatch.setenv(name, value)
         with pytest.raises(RankLost, match="the 2 ranks did not find each other"), joined(meeting=2):
             pass
@@ -99,6 +99,6 @@ def on_two_hosts(folder, deadline):
 
 @pytest.mark.slow
 def test_a_link_that_is_cut_ends_both_hosts(tmp_path):
-    for rank, (status, said) in enumerate(on_two_hosts(tmp_path, 8)):
-        assert status in (1, LOST), said
-        assert f"rank {1 - rank} of 2 has given no sign of life for 8 s" in said, said
+    for rank, (status, messages) in enumerate(on_two_hosts(tmp_path, 8)):
+        assert status in (1, LOST), messages
+        assert f"rank {1 - rank} of 2 has given no sign of life for 8 s" in messages, messages

@@ -35,7 +35,7 @@ def episodes(iteration, logprobs=None):
     """Uneven episodes: 1 to 6 turns of 1 to 9 tokens, some without the earlier turns in their prompt."""
     rng = np.random.default_rng(iteration)
     batch = []
-    place = 0
+    location = 0
     for group, samples in enumerate(GROUPS):
         for sample in range(samples):
             turns, history, position = [], [], 0
@@ -55,8 +55,8 @@ def episodes(iteration, logprobs=None):
                     logprobs=np.zeros(len(response_ids), np.float32),
                 )
                 if logprobs is not None:
-                    turn = replace(turn, logprobs=logprobs[place : place + len(response_ids)].astype(np.float32))
-                place += len(response_ids)
+                    turn = replace(turn, logprobs=logprobs[location : location + len(response_ids)].astype(np.float32))
+                location += len(response_ids)
                 turns.append(turn)
                 history += [*new_ids, *response_ids]
                 position = max(0, position + int(rng.choice([-1, 1, 1])))
@@ -82,9 +82,9 @@ def learner_of(folder, name, case, ranks, with_policy=lambda policy: policy):
     path = Path(folder) / f"{name}-{ranks.world_size}-{ranks.rank}.yaml"
     path.write_text(yaml.safe_dump(case))
     settings = with_formats(load(path), "float32", "float32")
-    parts = (settings.algorithm.controllers, settings.training.target_kl, settings.optimizer.scale_by_groups)
+    segments = (settings.algorithm.controllers, settings.training.target_kl, settings.optimizer.scale_by_groups)
     policy = with_policy(load_policy(settings, None, ranks=ranks))
-    return learner.Learner(settings, policy, Controllers(*parts), ranks)
+    return learner.Learner(settings, policy, Controllers(*segments), ranks)
 
 
 def save_logprobs(folder, case):

@@ -21,9 +21,9 @@ def main() -> None:
         usual = logprobs.CHUNK
         jobs = json.loads(Path(sys.argv[1]).read_text())
         optimizer.EPSILON = jobs["epsilon"]
-        for config, place, *chunk in jobs["runs"]:
+        for config, location, *chunk in jobs["runs"]:
             logprobs.CHUNK = (chunk and chunk[0]) or usual
-            path = Path(place)
+            path = Path(location)
             there = ranks.of_first(lambda path=path: (path / "config.yaml").exists())
             settings = None if there else load(config)
             train(RunFolder(path, settings), quiet=True, ranks=ranks)

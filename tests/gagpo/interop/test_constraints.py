@@ -22,6 +22,6 @@ def test_pips_own_resolver_finds_a_solution(tmp_path):
     )
     if reached.returncode:
         pytest.skip("no index of packages can be reached from here")
-    wanted = [*pip, "install", "--dry-run", "-q", "-c", str(ROOT / "constraints.txt"), f"{ROOT}[gateway]"]
-    found = subprocess.run(wanted, capture_output=True, text=True, timeout=SECONDS)
-    assert found.returncode == 0, found.stderr[-2000:]
+    expected = [*pip, "install", "--dry-run", "-q", "-c", str(ROOT / "constraints.txt"), f"{ROOT}[gateway]"]
+    process = subprocess.run(expected, capture_output=True, text=True, timeout=SECONDS)
+    assert process.returncode == 0, process.stderr[-2000:]

@@ -61,11 +61,11 @@ def test_through_the_pool(env):
     with WorkerPool(env_id, kwargs, workers=1) as pool:
         for row, actions, answers, _ in played:
             pool.reset(0, row["task"], row["seed"])
-            seen = [(event.observation, event.reward) for event in pool.wait()]
+            observed = [(event.observation, event.reward) for event in pool.wait()]
             for action in actions:
                 pool.step(0, action)
-                seen += [(event.observation, event.reward) for event in pool.wait()]
-            assert seen == answers
+                observed += [(event.observation, event.reward) for event in pool.wait()]
+            assert observed == answers
 
 
 def test_through_openenv(env):
@@ -77,11 +77,11 @@ def test_through_openenv(env):
         async with GenericEnvClient(base_url=url) as client:
             for row, actions, answers, success in played:
                 result = await client.reset(seed=row["seed"], split=split, index=row["index"])
-                seen = [(result.observation["text"], 0.0)]
+                observed = [(result.observation["text"], 0.0)]
                 for action in actions:
                     result = await client.step({"action": action})
-                    seen.append((result.observation["text"], result.reward))
-                assert seen == answers and result.metadata["success"] == success and result.done
+                    observed.append((result.observation["text"], result.reward))
+                assert observed == answers and result.metadata["success"] == success and result.done
 
     server, url = start(env_id, json.dumps({"port": 0, "workers": 1, "kwargs": kwargs}))
     try:
@@ -94,6 +94,6 @@ def test_through_trl(env):
     env_id, kwargs, _, played = env
     environment = environment_factory(env_id, kwargs)()
     for row, actions, answers, _ in played:
-        seen = [environment.reset(**row), *(environment.act(action=action) for action in actions)]
-        assert seen == [text for text, _ in answers]
+        observed = [environment.reset(**row), *(environment.act(action=action) for action in actions)]
+        assert observed == [text for text, _ in answers]
         assert environment.get_reward() == pytest.approx(sum(reward for _, reward in answers))

@@ -34,7 +34,7 @@ def test_conversations_are_those_that_sft_reads(journal, tmp_path, tiny):
 
     assert export(journal, tmp_path / "talk.jsonl") == 2
     rows = [json.loads(line) for line in (tmp_path / "talk.jsonl").read_text().splitlines()]
-    assert [one["content"] for one in rows[0]["messages"]] == [
+    assert [message["content"] for message in rows[0]["messages"]] == [
         *("see", "<think>hm</think>do <action>x</action>"),
         *("seen", "y"),
     ]
@@ -103,10 +103,10 @@ def test_a_damaged_episode_is_named_with_its_line_and_key(tmp_path, path, value,
     record = episode_record(played(), tokens=True)
     record["turns"][0] |= {"prompt_ids": [1], "response_ids": [1], "logprobs": [-0.5]}
     *above, last = path
-    place = record
+    location = record
     for key in above:
-        place = place[key]
-    place[last] = value
+        location = location[key]
+    location[last] = value
     source = tmp_path / "e.jsonl"
     source.write_text(json.dumps(episode_record(played())) + "\n" + json.dumps(record) + "\n")
     with pytest.raises(InvalidArgument) as caught:

@@ -22,8 +22,8 @@ def block(language, begins):
 
 
 def commands():
-    found = re.findall(r"^PYTHONPATH=\. gagpo (.*guess.*)$", PAGE, re.MULTILINE)
-    return [shlex.split(line) for line in found if "Qwen" not in line]
+    matches = re.findall(r"^PYTHONPATH=\. gagpo (.*guess.*)$", PAGE, re.MULTILINE)
+    return [shlex.split(line) for line in matches if "Qwen" not in line]
 
 
 def run(folder, command, *more):

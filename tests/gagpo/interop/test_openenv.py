@@ -214,10 +214,10 @@ def test_a_env_that_breaks_or_hangs_costs_one_episode():
     server, url = start(FAULTY, '{"port": 0, "workers": 1, "step_timeout": 1.0}')
     try:
         with dial(url) as socket:
-            for fault, told in (("raise", "broken on purpose"), ("crash", "died"), ("sleep", "more than 1 s")):
+            for fault, reported in (("raise", "broken on purpose"), ("crash", "died"), ("sleep", "more than 1 s")):
                 ask(socket, type="reset", data={"seed": 1, "task": "quiet"})
                 answer = ask(socket, type="step", data={"action": fault})
-                assert told in answer["data"]["message"]
+                assert reported in answer["data"]["message"]
                 assert "before stepping" in ask(socket, type="step", data={"action": "go"})["data"]["message"]
             assert ask(socket, type="reset", data={"seed": 1, "task": "quiet"})["type"] == "observation"
     finally:

@@ -107,7 +107,7 @@ def test_a_program_with_tools_is_played_to_its_end(tmp_path, source, actions):
     with running(tmp_path, source) as pool:
         first, *_, last, end = events = play(pool, *actions)
         assert end.kind == "step" and end.reward == 1.0, end
-        assert "price" in {one["function"]["name"] for one in first.info["request"]["tools"]}
+        assert "price" in {tool["function"]["name"] for tool in first.info["request"]["tools"]}
         assert [event.kind for event in events] == ["reset", "step", "step"]
         assert "5" in last.observation
 
@@ -170,8 +170,8 @@ print(json.dumps({"reward": len(str(said)) % 3 / 2}))
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_model_whose_template_has_no_tools_is_trained_and_evaluated(tmp_path, monkeypatch, plain, framework):
     monkeypatch.chdir(tmp_path)
-    for part in plain:
-        part.save_pretrained(tmp_path / "model")
+    for segment in plain:
+        segment.save_pretrained(tmp_path / "model")
     source = FRAMEWORKS[framework].rpartition("print(")[0].strip().replace("\n", "\n    ")
     (tmp_path / "seller.py").write_text(TALK + REWARDED.replace("SOURCE", source))
     rows = [{"id": f"{split}{number}", "split": split} for split in ("train", "test") for number in range(2)]

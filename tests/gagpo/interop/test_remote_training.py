@@ -65,8 +65,8 @@ def test_a_seed_fixes_the_episode(url):
 
 
 def test_a_run_is_trained_there(url, corridor, tmp_path):
-    place = {"id": url, "kwargs": {}, "tasks": {"train": "0-19", "test": "20-29"}}
-    config = corridor(name="there", environment=place, rollout={"group_size": 3})
+    location = {"id": url, "kwargs": {}, "tasks": {"train": "0-19", "test": "20-29"}}
+    config = corridor(name="there", environment=location, rollout={"group_size": 3})
     result = CliRunner().invoke(app, ["train", str(config), "--runs", str(tmp_path), "--quiet"])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "there" / "metrics.jsonl").read_text().count("\n") >= 1
@@ -162,13 +162,13 @@ def test_an_evaluation_names_a_server(url):
 def test_a_program_plays_a_served_environment_and_gets_its_reward(tmp_path, monkeypatch):
     """The agent of the page, over HTTP to its model and to ALFWorld: the episodes of our own loop in this process."""
     monkeypatch.chdir(tmp_path)
-    (page,) = (one.text for one in blocks(ROOT / "docs" / "train-your-agent.md") if one.file == "distant.py")
+    (page,) = (block.text for block in blocks(ROOT / "docs" / "train-your-agent.md") if block.file == "distant.py")
     (tmp_path / "distant.py").write_text(page)
     here = {"size": "small", "max_turns": 15, "counts": {"train": 1, "valid_seen": 1, "valid_unseen": 6}}
     tasks = make_env("gagpo/ALFWorld-v0", here).tasks("valid_unseen").ids
     server, url = start("gagpo/ALFWorld-v0", json.dumps({"kwargs": here, "port": 0, "workers": 1}))
     try:
-        rows = [{"id": one, "split": "test", "games": "valid_unseen", "server": url} for one in tasks]
+        rows = [{"id": block, "split": "test", "games": "valid_unseen", "server": url} for block in tasks]
         (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, rows)))
         model, tokenizer = load_model("starter:alfworld"), load_tokenizer("starter:alfworld")
         there, played = {"agent": "distant:play", "tasks": "tasks.jsonl"}, []
@@ -186,7 +186,7 @@ def test_a_server_that_is_not_there_is_said_within_seconds():
     begun = time.monotonic()
     with pytest.raises(ServerFailed, match=r"127\.0\.0\.1:9\S* cannot be reached"):
         RemoteEnv(NOWHERE)
-    gone = CliRunner().invoke(app, ["eval", "random", "--env", NOWHERE, "--split", "test"])
-    assert gone.exit_code != 0 and "127.0.0.1:9" in str(gone.exception or gone.output)
-    assert isinstance(gone.exception, GagpoError) and time.monotonic() - begun < 20
+    outcome = CliRunner().invoke(app, ["eval", "random", "--env", NOWHERE, "--split", "test"])
+    assert outcome.exit_code != 0 and "127.0.0.1:9" in str(outcome.exception or outcome.output)
+    assert isinstance(outcome.exception, GagpoError) and time.monotonic() - begun < 20
     assert find_spec(NOWHERE).kwargs["url"] == NOWHERE  # naming it asks nothing

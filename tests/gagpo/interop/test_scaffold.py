@@ -42,9 +42,9 @@ def test_a_new_env_keeps_its_promises(tmp_path, monkeypatch):
 
 def next_steps(tmp_path, *folder):
     """The files of ``gagpo new moon_base`` are written; the commands that it prints."""
-    made = run(tmp_path, "-m", "gagpo", "new", "moon_base", *folder)
-    assert made.returncode == 0, made.stderr
-    return made.stdout.splitlines()[-1].removeprefix("next: ").split("; ")
+    result = run(tmp_path, "-m", "gagpo", "new", "moon_base", *folder)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()[-1].removeprefix("next: ").split("; ")
 
 
 SHORTER = " name=moon_base sft.episodes=60 sft.steps=20 training.iterations=1 evaluation.episodes_per_task=1 -q"

@@ -33,9 +33,13 @@ def tokenizer():
         ["Act by calling tools"] * 4,
         trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet),
     )
-    made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    made.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
-    return made
+    pre_trained_tokenizer_fast = PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    pre_trained_tokenizer_fast.chat_template = (
+        Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
+    ).read_text()
+    return pre_trained_tokenizer_fast
 
 
 @pytest.mark.parametrize(
@@ -49,9 +53,9 @@ def test_two_steps_of_training(tmp_path, tokenizer, monkeypatch, env_id, kwargs,
             max_position_embeddings=8192, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         )
     )  # fmt: skip
-    made, called = environment_factory(env_id, kwargs), []
+    result, called = environment_factory(env_id, kwargs), []
 
-    class Watched(made):
+    class Watched(result):
         def get_reward(self):
             called.append(self._game.turns)
             return super().get_reward() + len(called) % 2  # rewards that differ, so that there is a gradient
@@ -77,12 +81,12 @@ def test_two_steps_of_training(tmp_path, tokenizer, monkeypatch, env_id, kwargs,
     trainer.train()
     assert trainer.state.global_step == 2
     assert called == [3, 3, 3, 3]  # every rollout acted as often as it was allowed to
-    assert any((one != two).any() for one, two in zip(before, model.parameters(), strict=True))
+    assert any((item != two).any() for item, two in zip(before, model.parameters(), strict=True))
 
 
 def test_rows_are_a_data_set_and_after_the_end_nothing_happens():
-    made = dataset(CORRIDOR, split="test")
-    assert isinstance(made, Dataset) and set(made.column_names) == {
+    result = dataset(CORRIDOR, split="test")
+    assert isinstance(result, Dataset) and set(result.column_names) == {
         "prompt",
         "task",
         "task_type",
@@ -91,6 +95,6 @@ def test_rows_are_a_data_set_and_after_the_end_nothing_happens():
         "index",
     }
     environment = environment_factory(CORRIDOR, {"max_turns": 2})()
-    environment.reset(**made[0])
+    environment.reset(**result[0])
     assert [environment.act(action=a)[:9] for a in ("left", "left", "left")] == ["You stand", "You stand", "The episo"]
     assert get_json_schema(environment.act)["function"]["parameters"]["required"] == ["action"]

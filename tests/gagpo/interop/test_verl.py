@@ -167,27 +167,27 @@ def update(worker, rows, micro):
 def test_the_gradient_is_that_of_the_mini_batch_however_it_is_cut(worker):
     """verl adds up micro-batches. With a mean of each, the norm was 0.59, 1.12, 2.17, 4.45 for 1, 2, 4, 8 of them."""
     rows = columns()
-    whole = update(worker, rows, 8)["grad_norm"][0]
+    full = update(worker, rows, 8)["grad_norm"][0]
     for micro in (4, 2, 1):
-        assert update(worker, rows, micro)["grad_norm"][0] == pytest.approx(whole, rel=2e-3)  # autocast is bf16
-    assert whole > 0
+        assert update(worker, rows, micro)["grad_norm"][0] == pytest.approx(full, rel=2e-3)  # autocast is bf16
+    assert full > 0
 
 
 def test_the_norm_is_what_our_own_loss_gives(worker, tmp_path):
     """The same model, the same rows, our loss by itself: an update outside of verl."""
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", attn_implementation="eager", dtype=torch.float32)
     rows = columns()
-    parts = {name: [] for name in ("new", "old", "advantage", "turn", "row")}
-    for place, row in enumerate(rows):
+    segments = {name: [] for name in ("new", "old", "advantage", "turn", "row")}
+    for location, row in enumerate(rows):
         logits = model(row["input_ids"][None]).logits[0, 3:-1].float().log_softmax(-1)
         mask = row["response_mask"].bool()
-        parts["new"].append(logits.gather(1, row["responses"][:, None])[:, 0][mask])
-        parts["old"].append(row["old_log_probs"][mask])
-        parts["advantage"].append(row["advantages"][mask])
+        segments["new"].append(logits.gather(1, row["responses"][:, None])[:, 0][mask])
+        segments["old"].append(row["old_log_probs"][mask])
+        segments["advantage"].append(row["advantages"][mask])
         starts = mask & ~torch.cat([torch.tensor([False]), mask[:-1]])
-        parts["turn"].append(starts.cumsum(0)[mask] + 1000 * place)
-        parts["row"].append(torch.full((int(mask.sum()),), place))
-    new, old, advantage, turn, row = (torch.cat(part) for part in parts.values())
+        segments["turn"].append(starts.cumsum(0)[mask] + 1000 * location)
+        segments["row"].append(torch.full((int(mask.sum()),), location))
+    new, old, advantage, turn, row = (torch.cat(segment) for segment in segments.values())
     loss, _ = policy_loss(new, old, advantage, Layout.of(turn, row), GAGPO)
     loss.backward()
     expected = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm().item()
@@ -195,9 +195,9 @@ def test_the_norm_is_what_our_own_loss_gives(worker, tmp_path):
 
 
 def test_rows_of_padding_change_nothing(worker):
-    whole = update(worker, columns(), 1)["grad_norm"][0]
+    full = update(worker, columns(), 1)["grad_norm"][0]
     padded = update(worker, columns(padding=4), 1)["grad_norm"][0]  # four micro-batches hold nothing else
-    assert padded == pytest.approx(whole, rel=1e-6)
+    assert padded == pytest.approx(full, rel=1e-6)
 
 
 def test_advantages_are_those_of_our_credit():
@@ -228,10 +228,10 @@ def test_without_the_mini_batch_there_is_no_loss():
 
 def test_weights_of_a_correction_count(worker):
     rows = columns()
-    whole = update(worker, rows, 8)["grad_norm"][0]
+    full = update(worker, rows, 8)["grad_norm"][0]
     for row in rows:
         row["rollout_is_weights"] = torch.full_like(row["advantages"], 0.5)
-    assert update(worker, rows, 2)["grad_norm"][0] == pytest.approx(0.5 * whole, rel=2e-3)
+    assert update(worker, rows, 2)["grad_norm"][0] == pytest.approx(0.5 * full, rel=2e-3)
 
 
 def test_terms_of_its_own_are_refused():

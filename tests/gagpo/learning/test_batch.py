@@ -23,12 +23,12 @@ def turn(prompt, response, trainable=True):
 
 def conversation(*turns, group=0):
     """An append-only episode from (new prompt ids, response ids) pairs."""
-    row, made = [], []
+    row, result = [], []
     for prompt, response in turns:
         row = [*row, *prompt]
-        made.append(turn(row, response))
+        result.append(turn(row, response))
         row = [*row, *response]
-    return Episode("t", group=group, turns=made)
+    return Episode("t", group=group, turns=result)
 
 
 def test_an_append_only_conversation_is_one_row():
@@ -74,17 +74,17 @@ def test_every_token_is_trained_once_with_its_own_numbers(plans, budget, parts):
     episodes = [conversation(*plan, group=i // 2) for i, plan in enumerate(plans)]
     responses = np.concatenate([t.response_ids for e in episodes for t in e.turns])
     turns = np.concatenate([[n] * len(t.response_ids) for n, t in enumerate(t for e in episodes for t in e.turns)])
-    seen = np.zeros(len(responses), int)
+    observed = np.zeros(len(responses), int)
     for mini in mini_batches(build_rows(episodes), parts, np.random.default_rng(0)):
         for batch in Packing(budget).micro_batches(mini):
             token = batch.token_K.numpy()
-            seen[token] += 1
+            observed[token] += 1
             assert batch.target_U.numpy().tolist() == responses[token].tolist()
             assert batch.turn_K.numpy().tolist() == turns[token].tolist()
             np.testing.assert_allclose(batch.logprob_K.numpy(), -responses[token] / 10, rtol=1e-6)
             rows, longest = batch.packed.shape
             assert rows == 1 or rows * longest <= budget
-    assert (seen == 1).all()
+    assert (observed == 1).all()
 
 
 def test_a_micro_batch_moves_with_all_columns():
@@ -96,9 +96,9 @@ def test_a_micro_batch_moves_with_all_columns():
     credit = Credit(np.arange(3.0), np.array([2, 1, 2]), "turn", np.ones(3), value_K=np.arange(5.0))
     batch = with_columns(batch, credit, OldLogprobs(np.zeros(5), np.ones(5)))
     moved = batch.to("meta")
-    for part in (moved, moved.layout):
-        for field in fields(part):
-            value = getattr(part, field.name)
+    for segment in (moved, moved.layout):
+        for field in fields(segment):
+            value = getattr(segment, field.name)
             assert not isinstance(value, torch.Tensor) or value.device.type == "meta", field.name
             assert value is not None, field.name
     assert moved.packed.position_T.device.type == "meta"

@@ -25,9 +25,9 @@ MEASURED = {"tasks": 1, "before": False}
 
 
 def run(config, folder, *overrides):
-    made = RunFolder.create(folder, load(config, overrides))
-    train(made, quiet=True)
-    return made.metrics()
+    result = RunFolder.create(folder, load(config, overrides))
+    train(result, quiet=True)
+    return result.metrics()
 
 
 @pytest.mark.parametrize("preset", ["gspo", "gagpo", "gmpo"])
@@ -91,8 +91,8 @@ def updated(model, rows, correction, minibatches):
     credit = Credit(np.linspace(-1, 1, 48), np.full(12, 4), "token")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(networks, "token_logprobs", counted)
-        found = updater.update(rows, credit, np.random.default_rng(3))
-    return [parameter.detach() for parameter in model.parameters()], found, read
+        results = updater.update(rows, credit, np.random.default_rng(3))
+    return [parameter.detach() for parameter in model.parameters()], results, read
 
 
 @pytest.mark.parametrize(("minibatches", "scored"), [(1, 0), (3, 32)])
@@ -101,16 +101,16 @@ def test_the_first_step_scores_itself(tiny, correction, minibatches, scored, mon
     rng = np.random.default_rng(0)
     episodes = [conversation((rng.integers(5, 99, n), rng.integers(5, 99, 4))) for n in range(3, 15)]
     rows = build_rows(episodes)
-    weights, found, read = updated(tiny[0], rows, correction, minibatches)
+    weights, results, read = updated(tiny[0], rows, correction, minibatches)
     assert len(read) == len(set(read)) == scored
     if minibatches == 1:
-        assert found["ratio"] == 1.0
+        assert results["ratio"] == 1.0
 
     # The same with every token scored before the first step.
     monkeypatch.setattr(Updater, "_first_step_scores", False)
-    others, other, read = updated(tiny[0], rows, correction, minibatches)
+    remaining, other, read = updated(tiny[0], rows, correction, minibatches)
     assert len(read) == 48
-    for one, two in zip(weights, others, strict=True):
-        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-6)
+    for item, two in zip(weights, remaining, strict=True):
+        torch.testing.assert_close(item, two, atol=1e-6, rtol=1e-6)
     for name in ("loss", "grad_norm", "mismatch_kl", "mismatch_max", "masked_tokens", "clip_fraction"):
-        assert found[name] == pytest.approx(other[name], abs=1e-6), name
+        assert results[name] == pytest.approx(other[name], abs=1e-6), name

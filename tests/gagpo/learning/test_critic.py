@@ -19,17 +19,19 @@ SETTINGS = {"token": load("ppo"), "turn": load("ppo_turn")}
 
 
 def episodes(rng, count=6):
-    made = []
+    result = []
     for number in range(count):
         row, turns = [], []
         for _ in range(3):
             prompt = np.asarray([*row, *rng.integers(5, 250, 3)], np.int32)
-            said = rng.integers(5, 250, 2).astype(np.int32)
-            turns.append(Turn("o", "r", "a", prompt_ids=prompt, response_ids=said, logprobs=np.full(2, -5, np.float32)))
-            row = [*prompt, *said]
+            astype = rng.integers(5, 250, 2).astype(np.int32)
+            turns.append(
+                Turn("o", "r", "a", prompt_ids=prompt, response_ids=astype, logprobs=np.full(2, -5, np.float32))
+            )
+            row = [*prompt, *astype]
         turns[-1] = replace(turns[-1], reward=float(number % 2))
-        made.append(Episode("t", group=number // 2, turns=turns, success=bool(number % 2), outcome="terminated"))
-    return made
+        result.append(Episode("t", group=number // 2, turns=turns, success=bool(number % 2), outcome="terminated"))
+    return result
 
 
 def test_the_head_starts_at_zero_and_values_do_not_depend_on_the_cut(tiny):
@@ -37,26 +39,26 @@ def test_the_head_starts_at_zero_and_values_do_not_depend_on_the_cut(tiny):
     rows = build_rows(episodes(np.random.default_rng(0)))
     critic = Critic(model)
     optimizer = torch.optim.AdamW(critic.parameters())
-    made = [
+    result = [
         Updater(Networks(model, critic), optimizer, SETTINGS["token"], UpdateSettings(packing=Packing(budget)))
         for budget in (1000, 1)
     ]
-    assert (made[0].values(rows, 36) == 0).all()
+    assert (result[0].values(rows, 36) == 0).all()
     torch.nn.init.normal_(critic.head.weight)
-    whole, cut = (updater.values(rows, 36) for updater in made)
-    np.testing.assert_allclose(whole, cut, atol=1e-4)
-    assert len(np.unique(whole.round(4))) > 20
+    full, cut = (updater.values(rows, 36) for updater in result)
+    np.testing.assert_allclose(full, cut, atol=1e-4)
+    assert len(np.unique(full.round(4))) > 20
 
 
 @pytest.mark.parametrize("level", SETTINGS)
 def test_a_turns_value_is_read_before_its_response(level):
-    made = episodes(np.random.default_rng(0))
+    result = episodes(np.random.default_rng(0))
     settings = SETTINGS[level].credit
-    turns = turns_for(made, settings)
+    turns = turns_for(result, settings)
     value_K = np.arange(36.0)
     credit = advantages(turns, settings, value_K)
     assert len(credit.per_token()) == len(credit.value_K) == 36
-    batches = [with_columns(batch, credit, None) for batch in Packing(40).micro_batches(build_rows(made))]
+    batches = [with_columns(batch, credit, None) for batch in Packing(40).micro_batches(build_rows(result))]
     return_K, old_value_K = (np.zeros(36, np.float32) for _ in range(2))
     for batch in batches:
         assert batch.first_K is None or (batch.token_K[batch.first_K] % 2 == 0).all()
@@ -77,8 +79,8 @@ def test_training_brings_the_values_to_their_targets(tiny, level):
     model, _ = tiny
     algorithm = load(SETTINGS[level].preset, {"kl": {"coefficient": 0.0}, "critic": {"clip": None}})
     critic = Critic(model)
-    made = episodes(np.random.default_rng(1))
-    rows, turns = build_rows(made), turns_for(made, algorithm.credit)
+    result = episodes(np.random.default_rng(1))
+    rows, turns = build_rows(result), turns_for(result, algorithm.credit)
     before = copy.deepcopy(model.state_dict())
     optimizer = torch.optim.AdamW([*model.parameters(), *critic.parameters()], lr=3e-3)
     updater = Updater(Networks(model, critic), optimizer, algorithm, UpdateSettings(packing=Packing(40)))

@@ -43,9 +43,9 @@ def rows_of(model, count=4, length=20, response=8):
         layout, keep = PackedRows([length - 1]), torch.as_tensor(position_K - 1)
         with torch.no_grad():  # what an engine would report of these tokens
             logits = head(model, hidden_states(model, torch.as_tensor(ids[:-1]).long(), layout, keep)).float()
-        own = logits.log_softmax(-1).gather(-1, torch.as_tensor(ids[position_K]).long()[:, None])[:, 0].numpy()
+        reference = logits.log_softmax(-1).gather(-1, torch.as_tensor(ids[position_K]).long()[:, None])[:, 0].numpy()
         numbers = number * response + np.arange(response)
-        rows.append(Row(ids, position_K, np.full(response, number), numbers, own, 1.0, number))
+        rows.append(Row(ids, position_K, np.full(response, number), numbers, reference, 1.0, number))
     return rows
 
 
@@ -75,7 +75,7 @@ def test_checkpointed_layers_are_computed_twice_and_give_the_same_gradients(kind
         model = made(kind)
         if checkpointed:
             checkpoint_activations(model)
-        layer = next(one for one in model.modules() if type(one).__name__.endswith(("Block", "DecoderLayer")))
+        layer = next(item for item in model.modules() if type(item).__name__.endswith(("Block", "DecoderLayer")))
         seen = []
         layer.register_forward_pre_hook(lambda module, given, seen=seen: seen.append(module.training))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

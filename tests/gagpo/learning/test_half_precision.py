@@ -85,7 +85,7 @@ def test_the_gradient_of_the_same_rows_is_that_of_float32(tiny):
     rng = np.random.default_rng(0)
     rows = make_rows(len(tokenizer), rng)[:16]
     advantage = rng.standard_normal(1 + int(rows[-1].turn_K[-1]))
-    whole, norm = gradient_of(model, rows, advantage, "float32")
+    full, norm = gradient_of(model, rows, advantage, "float32")
     half, half_norm = gradient_of(model, rows, advantage, "bfloat16")
     assert half_norm == pytest.approx(norm, rel=0.01) and norm > 0
-    assert torch.cosine_similarity(whole, half, dim=0) > 0.999
+    assert torch.cosine_similarity(full, half, dim=0) > 0.999

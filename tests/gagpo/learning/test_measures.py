@@ -45,22 +45,22 @@ def played(made, iteration=0):
 
 def test_agpo_observes_the_entropy_at_temperature_1(trainer):
     """The entropy does not depend on the sampling temperature of the responses."""
-    made = trainer(algorithm={"preset": "agpo_adaptive", "kl": {"coefficient": 0.0}})
-    episodes = played(made).episodes
-    turns, found = turns_for(episodes, made.settings.algorithm.credit), []
+    result = trainer(algorithm={"preset": "agpo_adaptive", "kl": {"coefficient": 0.0}})
+    episodes = played(result).episodes
+    turns, results = turns_for(episodes, result.settings.algorithm.credit), []
     for temperature in (1.0, 1.5):
         for episode in episodes:
             episode.temperature = temperature
-        found.append(made.learner._entropy(turns, build_rows(episodes)))
-    assert found[0].shape == (4,) and (found[0] > 0).all()
-    assert found[1] == pytest.approx(found[0], rel=1e-6)
-    hot, _ = made.learner.updater.score(build_rows(episodes), turns.num_tokens)
+        results.append(result.learner._entropy(turns, build_rows(episodes)))
+    assert results[0].shape == (4,) and (results[0] > 0).all()
+    assert results[1] == pytest.approx(results[0], rel=1e-6)
+    hot, _ = result.learner.updater.score(build_rows(episodes), turns.num_tokens)
     assert np.abs(hot).max() > 0.01  # at that temperature the log-probabilities do differ from the engine's
 
 
 def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
-    made = trainer(training={"iterations": 1, "minibatches": 3, "max_nonfinite_steps": 1})
-    accumulate, calls = made.learner.updater._accumulate, []
+    result = trainer(training={"iterations": 1, "minibatches": 3, "max_nonfinite_steps": 1})
+    accumulate, calls = result.learner.updater._accumulate, []
 
     def poisoned(batch, *rest):
         calls.append(1)
@@ -68,30 +68,30 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
             batch.micro_batches[0].old_logprob_K[0] = -torch.inf
         return accumulate(batch, *rest)
 
-    made.learner.updater._accumulate = poisoned
-    before = [parameter.clone() for parameter in made.learner.model.parameters()]
+    result.learner.updater._accumulate = poisoned
+    before = [parameter.clone() for parameter in result.learner.model.parameters()]
     with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is -inf; 2 steps of this update were taken before"):
-        made.run()
-    assert not all(torch.equal(a, b) for a, b in zip(before, made.learner.model.parameters(), strict=True))
-    assert not made.learner.model.training
+        result.run()
+    assert not all(torch.equal(a, b) for a, b in zip(before, result.learner.model.parameters(), strict=True))
+    assert not result.learner.model.training
 
 
 def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer):
-    made = trainer(training={**ONCE, "max_nonfinite_steps": 1})
-    learn = made.learner.learn
+    result = trainer(training={**ONCE, "max_nonfinite_steps": 1})
+    learn = result.learner.learn
 
     def poisoned(episodes, iteration):
         episodes[2].turns[0].logprobs[0] = -np.inf
         return learn(episodes, iteration)
 
-    made.learner.learn = poisoned
-    before = [parameter.clone() for parameter in made.learner.model.parameters()]
+    result.learner.learn = poisoned
+    before = [parameter.clone() for parameter in result.learner.model.parameters()]
     with pytest.raises(NonFiniteLoss, match="is -inf; no step was taken"):
-        made.run()
-    assert all(torch.equal(a, b) for a, b in zip(before, made.learner.model.parameters(), strict=True))
+        result.run()
+    assert all(torch.equal(a, b) for a, b in zip(before, result.learner.model.parameters(), strict=True))
 
 
 def test_lengths_follow_the_rollout(trainer):
-    made = trainer(algorithm="dr_grpo")
-    assert made.learner.updater.algorithm.aggregation.length == made.settings.rollout.max_tokens == 3
-    assert made.settings.algorithm.aggregation.length == 3  # a run stores what it uses
+    result = trainer(algorithm="dr_grpo")
+    assert result.learner.updater.algorithm.aggregation.length == result.settings.rollout.max_tokens == 3
+    assert result.settings.algorithm.aggregation.length == 3  # a run stores what it uses

@@ -11,10 +11,10 @@ from gagpo.training.trainer import Trainer
 
 def test_gains_and_biases_do_not_decay(tiny):
     model, _ = tiny
-    decayed, spared = parameter_groups(model, 1e-3, weight_decay=0.1)
-    assert spared["weight_decay"] == 0.0 and "weight_decay" not in decayed
-    assert {p.ndim for p in spared["params"]} == {1} and min(p.ndim for p in decayed["params"]) == 2
-    assert len(decayed["params"]) + len(spared["params"]) == len(list(model.parameters()))
+    decayed, saved = parameter_groups(model, 1e-3, weight_decay=0.1)
+    assert saved["weight_decay"] == 0.0 and "weight_decay" not in decayed
+    assert {p.ndim for p in saved["params"]} == {1} and min(p.ndim for p in decayed["params"]) == 2
+    assert len(decayed["params"]) + len(saved["params"]) == len(list(model.parameters()))
     (alone,) = parameter_groups(model, 1e-3, weight_decay=0.0)
     assert len(alone["params"]) == len(list(model.parameters()))
 

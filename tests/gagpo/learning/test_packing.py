@@ -28,11 +28,13 @@ def rows():
     for group in range(4):
         prompt, first = rng.integers(5, 99, 9), rng.integers(5, 99, 4)
         second = np.concatenate([prompt, first, rng.integers(5, 99, 5)])
-        said = [rng.integers(5, 99, 4) for _ in range(2)]
-        tries = [conversation((prompt, first), (second, one)) for one in said]
-        tries.append(conversation((prompt, first), (second, said[0])) if group % 2 else conversation((prompt, first)))
-        for one in tries:
-            one.group = group
+        messages = [rng.integers(5, 99, 4) for _ in range(2)]
+        tries = [conversation((prompt, first), (second, message)) for message in messages]
+        tries.append(
+            conversation((prompt, first), (second, messages[0])) if group % 2 else conversation((prompt, first))
+        )
+        for message in tries:
+            message.group = group
         episodes += tries
     return build_rows(episodes)
 
@@ -71,12 +73,12 @@ def test_packing_does_not_change_any_algorithm(tiny, rows, name):
     credit = credit_of(rows, algorithm.credit.level)
     weights, metrics, ratio_K = updated(tiny[0], rows, algorithm, credit, Packing(60))
     for way in WAYS[:2]:
-        other, found, ratios = updated(tiny[0], rows, algorithm, credit, way)
+        other, results, ratios = updated(tiny[0], rows, algorithm, credit, way)
         torch.testing.assert_close(other, weights, rtol=0, atol=1e-6)
         np.testing.assert_allclose(ratios, ratio_K, rtol=1e-5)
-        read = found.pop("train_tokens_read"), metrics["train_tokens_read"]
+        read = results.pop("train_tokens_read"), metrics["train_tokens_read"]
         assert read[0] < read[1]
-        assert {key: pytest.approx(metrics[key], rel=1e-4, abs=1e-6) for key in found} == found
+        assert {key: pytest.approx(metrics[key], rel=1e-4, abs=1e-6) for key in results} == results
 
 
 @pytest.mark.parametrize(
@@ -101,8 +103,8 @@ def test_rows_without_advantage_are_not_read(tiny, rows, name, silent, monkeypat
     weights, metrics, ratio_K = updated(tiny[0], rows, algorithm, credit, Packing(60, trees=True))
     chosen = Updater._rows_with_gradient
     monkeypatch.setattr(Updater, "_rows_with_gradient", lambda *given: given[1] if chosen(*given) else [])
-    whole, plain, ratios = updated(tiny[0], rows, algorithm, credit, Packing(60, trees=True))
-    torch.testing.assert_close(weights, whole, rtol=0, atol=1e-6)
+    full, plain, ratios = updated(tiny[0], rows, algorithm, credit, Packing(60, trees=True))
+    torch.testing.assert_close(weights, full, rtol=0, atol=1e-6)
     taught = 0 if len(silent) == 4 and algorithm.critic is None else 4
     assert metrics["updates"] == plain["updates"] == taught
     if not taught:
@@ -147,10 +149,12 @@ def test_different_temperatures_are_predicted_separately(rows):
 
 @pytest.mark.parametrize("count", [1, 3, 4])
 def test_mini_batches_contain_whole_groups(rows, count):
-    parts = [{row.group for row in part} for part in mini_batches(rows, count, np.random.default_rng(0))]
-    assert len(parts) == count and sorted(group for part in parts for group in part) == [0, 1, 2, 3]
+    segments = [
+        {row.group for row in mini_batche} for mini_batche in mini_batches(rows, count, np.random.default_rng(0))
+    ]
+    assert len(segments) == count and sorted(group for mini_batche in segments for group in mini_batche) == [0, 1, 2, 3]
 
 
 def test_with_few_groups_rows_are_split(rows):
-    parts = list(mini_batches(rows, 5, np.random.default_rng(0)))
-    assert sum(map(len, parts)) == len(rows) and {len(part) for part in parts} <= {2, 3}
+    segments = list(mini_batches(rows, 5, np.random.default_rng(0)))
+    assert sum(map(len, segments)) == len(rows) and {len(segment) for segment in segments} <= {2, 3}

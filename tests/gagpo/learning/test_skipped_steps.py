@@ -61,33 +61,35 @@ def same(a, b):
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_a_skipped_step_leaves_weights_and_optimiser_as_they_were(tiny, what):
-    made = updater(tiny[0])
-    update(made)
-    before = state(made)
+    result = updater(tiny[0])
+    update(result)
+    before = state(result)
     poisoned = tiny[0].get_input_embeddings().weight
     handle = poisoned.register_hook(lambda gradient: gradient * torch.inf) if what == "gradient" else None
-    learned = update(made, 1, poison=what == "loss")
+    learned = update(result, 1, poison=what == "loss")
     if handle:
         handle.remove()
-    assert same(state(made), before)
+    assert same(state(result), before)
     assert learned == {"updates": 0.0, "skipped_steps": 1.0}
-    assert made.skipped.turns == ([1] if what == "loss" else [0, 1, 2, 3])
+    assert result.skipped.turns == ([1] if what == "loss" else [0, 1, 2, 3])
     assert (
-        (made.ratio_K == 1).all() and all(p.grad is None for p in made.parameters) and not made.networks.policy.training
+        (result.ratio_K == 1).all()
+        and all(p.grad is None for p in result.parameters)
+        and not result.networks.policy.training
     )
-    after = update(made, 2)
-    assert not same(state(made), before) and after["skipped_steps"] == 0 and after["updates"] == 1
+    after = update(result, 2)
+    assert not same(state(result), before) and after["skipped_steps"] == 0 and after["updates"] == 1
 
     never = updater(copy.deepcopy(tiny[0]))  # what follows is as if the skipped update had never been
     never.networks.policy.load_state_dict(before[0])
     never.optimizer.load_state_dict(before[1])
     update(never, 2)
-    assert same(state(never), state(made))
+    assert same(state(never), state(result))
 
 
 def test_the_other_steps_of_the_update_are_taken_and_measured(tiny):
-    made = updater(tiny[0], minibatches=4)
-    learned = update(made, poison=True)
+    result = updater(tiny[0], minibatches=4)
+    learned = update(result, poison=True)
     assert (learned["updates"], learned["skipped_steps"]) == (3.0, 1.0)
     assert all(np.isfinite(value) for value in learned.values())
 
@@ -97,34 +99,34 @@ def test_the_other_steps_of_the_update_are_taken_and_measured(tiny):
 def test_a_later_skip_does_not_hide_how_far_sampler_and_trainer_were_apart(tiny, correction, skipped):
     """The gap is measured once, before the first step that is taken."""
     algorithm = load_algorithm("cispo").model_copy(update={"correction": Correction(name=correction)})
-    made, rows = updater(tiny[0], minibatches=4), rows_of(0)
-    made.algorithm = algorithm
+    result, rows = updater(tiny[0], minibatches=4), rows_of(0)
+    result.algorithm = algorithm
     credit = Credit(np.linspace(-1.0, 1.0, 4), np.full(4, TOKENS))
     order = np.random.default_rng(0).permutation(4)
     credit.advantage[order[skipped]] = np.nan
-    learned = made.update(rows, credit, np.random.default_rng(0))
-    assert learned["skipped_steps"] == 1 and made.skipped.turns == [order[skipped]]
+    learned = result.update(rows, credit, np.random.default_rng(0))
+    assert learned["skipped_steps"] == 1 and result.skipped.turns == [order[skipped]]
     assert learned["mismatch_max"] > 0 and learned["mismatch_weight"] > 0
 
 
 def test_the_limit_counts_skips_in_a_row_across_updates(tiny):
-    made = updater(tiny[0])
+    result = updater(tiny[0])
     for poison in (True, True, False, True, True):
-        update(made, poison=poison)
-    assert made.skipped.in_a_row == 2
-    before = state(made)
+        update(result, poison=poison)
+    assert result.skipped.in_a_row == 2
+    before = state(result)
     with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is nan; 3 steps in a row; no step was taken"):
-        update(made, poison=True)
-    assert same(state(made), before)
+        update(result, poison=True)
+    assert same(state(result), before)
 
 
 def test_a_non_finite_parameter_ends_training(tiny):
-    made = updater(tiny[0])
-    made.optimizer.param_groups[0]["lr"] = 1e36
+    result = updater(tiny[0])
+    result.optimizer.param_groups[0]["lr"] = 1e36
     with pytest.raises(NonFiniteLoss, match=r"parameter became NaN or infinite .*resume from the last checkpoint"):
         for seed in range(2):
-            update(made, seed)
-    assert made.skipped.in_a_row == 1
+            update(result, seed)
+    assert result.skipped.in_a_row == 1
 
 
 def poisoned(trainer, iterations):
@@ -142,13 +144,13 @@ def poisoned(trainer, iterations):
 
 def test_a_run_continues_and_saves_the_offending_episodes(corridor, tmp_path):
     config = corridor(training={"iterations": 3, "minibatches": 1}, evaluation={"before": False, "tasks": 1})
-    said = []
+    messages = []
     folder = RunFolder.create(tmp_path / "run", load(config))
-    poisoned(Trainer(folder, report=said.append, quiet=True), {1}).run()
+    poisoned(Trainer(folder, report=messages.append, quiet=True), {1}).run()
     assert [row["skipped_steps"] for row in folder.metrics()] == [0.0, 1.0, 0.0]
     (line,) = (folder.path / "episodes" / "nonfinite-0002.jsonl").read_text().splitlines()
     assert json.loads(line)["sample"] == 3
-    assert any(isinstance(one, WarningIssued) and "skipped; see" in one.line for one in said)
+    assert any(isinstance(message, WarningIssued) and "skipped; see" in message.line for message in messages)
 
 
 def test_the_count_in_a_row_is_resumed(corridor, tmp_path):

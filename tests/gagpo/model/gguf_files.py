@@ -65,8 +65,8 @@ def write_gguf(
     tensors = tensors_of(arch) if tensors is None else tensors
     names = list(tensors)
     paths = [path.with_name(f"{path.stem}-{n:05}-of-{parts:05}.gguf") for n in range(1, parts + 1)]
-    for number, part in enumerate(paths if parts > 1 else [path]):
-        writer = gguf.GGUFWriter(part, arch)
+    for number, segment in enumerate(paths if parts > 1 else [path]):
+        writer = gguf.GGUFWriter(segment, arch)
         if not number:
             _write_metadata(writer, arch, template, {**VALUES, **{k.replace("__", "."): v for k, v in values.items()}})
         if parts > 1:
@@ -99,8 +99,8 @@ def _write_metadata(writer, arch, template, values):
 
 
 def _kind_of(value):
-    kinds = {bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING"}
-    return gguf.GGUFValueType[kinds[type(value)]]
+    type_names = {bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING"}
+    return gguf.GGUFValueType[type_names[type(value)]]
 
 
 def _write_tensor(writer, name, numbers, kind):
@@ -159,11 +159,11 @@ def _write_tokenizer(writer, tokenizer, config):
     core = json.loads(tokenizer.backend_tokenizer.to_str())
     by_id = {number: word for word, number in tokenizer.get_vocab().items()}
     special = {token["id"] for token in core["added_tokens"] if token["special"]}
-    words = [by_id.get(number, f"[PAD{number}]") for number in range(config.vocab_size)]
+    tokens = [by_id.get(number, f"[PAD{number}]") for number in range(config.vocab_size)]
     normal, control, unused = gguf.TokenType.NORMAL, gguf.TokenType.CONTROL, gguf.TokenType.UNUSED
-    types = [control if number in special else normal if number in by_id else unused for number in range(len(words))]
+    types = [control if number in special else normal if number in by_id else unused for number in range(len(tokens))]
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(words)
+    writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in core["model"]["merges"]])
     writer.add_eos_token_id(tokenizer.eos_token_id)

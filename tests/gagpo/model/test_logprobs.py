@@ -14,9 +14,9 @@ from tests.gagpo.learning.test_batch import conversation
 
 def passed(model, batch, entropy):
     model.zero_grad(set_to_none=True)
-    logprob, own = token_logprobs(model, batch, entropy)
-    (logprob.sum() + (0 if own is None or not own.requires_grad else 0.3 * own.sum())).backward()
-    return logprob.detach(), own, {name: p.grad.clone() for name, p in model.named_parameters()}
+    logprob, reference = token_logprobs(model, batch, entropy)
+    (logprob.sum() + (0 if reference is None or not reference.requires_grad else 0.3 * reference.sum())).backward()
+    return logprob.detach(), reference, {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
 @pytest.mark.parametrize("entropy", ["none", "value", "gradient"])
@@ -28,18 +28,18 @@ def test_chunks_change_nothing(tiny, monkeypatch, entropy, temperature):
     for episode in episodes:
         episode.temperature = temperature
     (batch,) = Packing(1000).micro_batches(build_rows(episodes))
-    whole = passed(model, batch, entropy)
+    full = passed(model, batch, entropy)
     sizes = []
     inner = logprobs._of_chunk
     monkeypatch.setattr(logprobs, "_of_chunk", lambda m, h, *rest: (sizes.append(len(h)), inner(m, h, *rest))[1])
     monkeypatch.setattr(logprobs, "CHUNK", 4 * model.config.vocab_size)
     cut = passed(model, batch, entropy)
     assert max(sizes) == 4 and len(sizes) == 2 * 6  # forward, and again for the gradients
-    torch.testing.assert_close(cut[0], whole[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(cut[0], full[0], atol=1e-5, rtol=1e-5)
     if entropy != "none":
-        torch.testing.assert_close(cut[1], whole[1], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(cut[1], full[1], atol=1e-5, rtol=1e-5)
         assert cut[1].requires_grad == (entropy == "gradient")
-    for name, gradient in whole[2].items():
+    for name, gradient in full[2].items():
         torch.testing.assert_close(cut[2][name], gradient, atol=1e-4, rtol=1e-4, msg=name)
 
 

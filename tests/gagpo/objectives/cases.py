@@ -61,8 +61,8 @@ def one_by_one(new, old, advantage, turn, row, chosen: ObjectiveSettings) -> tor
             value = torch.minimum(r * a, torch.clamp(r, 1 - gate.low, 1 + gate.high) * a)
             return torch.maximum(value, gate.dual * a) if gate.dual and a < 0 else value
         if gate.name == "log_clip":
-            sign, log = torch.sign(a), torch.log(r)
-            return a * torch.exp(sign * torch.minimum(sign * log, sign * torch.clamp(log, -gate.low, gate.high)))
+            symbol, log = torch.sign(a), torch.log(r)
+            return a * torch.exp(symbol * torch.minimum(symbol * log, symbol * torch.clamp(log, -gate.low, gate.high)))
         if gate.name == "sapo":
             tau = gate.positive if a > 0 else gate.negative
             return a * 4 / tau * torch.sigmoid(tau * (r - 1))

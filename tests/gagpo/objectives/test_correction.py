@@ -58,16 +58,16 @@ def test_the_sequence_mask_is_a_loop_over_rows_in_value_and_gradient(gate):
         tokens = [k for k in range(len(ROW)) if ROW[k] == row]
         mean = math.exp(sum(old[k].item() - sampler[k].item() for k in tokens) / len(tokens))
         if 0.8 <= mean <= 1.25:
-            part = policy_loss(new[tokens], old[tokens], advantage[tokens], Layout.of(TURN[tokens]), bare)[0]
-            expected = expected + part * len(tokens) / len(new)
+            segment = policy_loss(new[tokens], old[tokens], advantage[tokens], Layout.of(TURN[tokens]), bare)[0]
+            expected = expected + segment * len(tokens) / len(new)
         else:
             masked += len(tokens)
     weight, _ = correction_weights(old, sampler, layout, Correction(name="sequence", low=0.8, high=1.25))
     loss = policy_loss(new, old, advantage, layout, bare, weight_K=weight)[0]
     assert 0 < masked < len(new) and int((weight == 0).sum()) == masked
     assert loss.item() == pytest.approx(expected.item())
-    mine, loops = (torch.autograd.grad(value, new)[0].numpy() for value in (loss, expected))
-    assert mine == pytest.approx(loops, abs=1e-12)
+    actual, loops = (torch.autograd.grad(value, new)[0].numpy() for value in (loss, expected))
+    assert actual == pytest.approx(loops, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -81,14 +81,14 @@ def test_icepop_with_every_gate_is_its_formula_token_by_token(gate, seed):
     for k in range(len(new)):
         ratio = math.exp(old[k].item() - sampler[k].item())
         if 0.5 <= ratio <= 5:
-            one = slice(k, k + 1)
-            expected = expected + ratio * policy_loss(new[one], old[one], advantage[one], alone, bare)[0] / len(new)
+            item = slice(k, k + 1)
+            expected = expected + ratio * policy_loss(new[item], old[item], advantage[item], alone, bare)[0] / len(new)
     weight, _ = correction_weights(old, sampler, layout, Correction(name="icepop"))
     loss = policy_loss(new, old, advantage, layout, bare, weight_K=weight)[0]
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    mine, theirs = (torch.autograd.grad(x, new)[0].numpy() for x in (loss, expected))
-    assert mine == pytest.approx(theirs, rel=1e-6, abs=1e-12)
-    assert ((mine == 0) >= (weight == 0).numpy()).all() and (weight == 0).any()
+    actual, reference = (torch.autograd.grad(x, new)[0].numpy() for x in (loss, expected))
+    assert actual == pytest.approx(reference, rel=1e-6, abs=1e-12)
+    assert ((actual == 0) >= (weight == 0).numpy()).all() and (weight == 0).any()
 
 
 @pytest.mark.parametrize("name", ["none", "recompute"])
@@ -104,18 +104,18 @@ def test_metrics_add_up_over_micro_batches():
     chosen = Correction(name="icepop", low=0.95, high=1.05)
 
     def logged(parts):
-        found = []
-        for part in parts:
-            layout = Layout.of(TURN[part], ROW[part])
-            weight, metrics = correction_weights(old[part], sampler[part], layout, chosen)
-            _, more = policy_loss(new[part], old[part], advantage[part], layout, objective(), weight_K=weight)
-            found.append(metrics | more)
-        return summary(found)
+        results = []
+        for segment in parts:
+            layout = Layout.of(TURN[segment], ROW[segment])
+            weight, metrics = correction_weights(old[segment], sampler[segment], layout, chosen)
+            _, more = policy_loss(new[segment], old[segment], advantage[segment], layout, objective(), weight_K=weight)
+            results.append(metrics | more)
+        return summary(results)
 
-    whole, split_task = logged([ROW >= 0]), logged([ROW < 1, ROW == 1, ROW > 1])
-    assert whole == pytest.approx(split_task)
-    assert 0 < whole["masked_tokens"] < 1
-    assert whole["mismatch_max"] == pytest.approx((old - sampler).abs().max().item(), rel=1e-5)
+    full, split_task = logged([ROW >= 0]), logged([ROW < 1, ROW == 1, ROW > 1])
+    assert full == pytest.approx(split_task)
+    assert 0 < full["masked_tokens"] < 1
+    assert full["mismatch_max"] == pytest.approx((old - sampler).abs().max().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -148,8 +148,8 @@ def test_each_tokens_term_is_weighted_and_kl_and_entropy_are_not(gate):
     by_token = [
         policy_loss(new[k : k + 1], old[k : k + 1], advantage[k : k + 1], alone, bare)[0] for k in range(len(TURN))
     ]
-    rest = policy_loss(new, old, 0 * advantage, layout, chosen, **more)[0]
-    expected = (torch.stack(by_token) * weight).mean() + rest
+    remaining = policy_loss(new, old, 0 * advantage, layout, chosen, **more)[0]
+    expected = (torch.stack(by_token) * weight).mean() + remaining
     loss = policy_loss(new, old, advantage, layout, chosen, weight_K=weight, **more)[0]
     assert loss.item() == pytest.approx(expected.item())
 
@@ -163,9 +163,9 @@ def test_options_of_the_correction():
         load("grpo", {"correction": {"name": "icepop", "cap": 4}})
     with pytest.raises(ValueError, match=r"low requires correction icepop or sequence \(got tis\)"):
         load("grpo", {"correction": {"name": "tis", "low": 0.4}})
-    whole = load("grpo", {"correction": {"name": "icepop"}})
-    assert load("grpo", whole.model_dump(mode="json")) == whole
-    assert (whole.correction.low, whole.correction.high) == (0.5, 5.0)
+    full = load("grpo", {"correction": {"name": "icepop"}})
+    assert load("grpo", full.model_dump(mode="json")) == full
+    assert (full.correction.low, full.correction.high) == (0.5, 5.0)
     assert (Correction(name="sequence").low, Correction(name="sequence").high) == (1 / 3, 3.0)
     sequence = load("grpo", {"correction": {"name": "sequence", "high": 5}})
     assert (sequence.correction.low, sequence.correction.high) == (1 / 3, 5.0)

@@ -18,8 +18,8 @@ def weights(ratios, advantages, controls=None, **cells):
 
 
 def test_sapos_weight_has_its_worked_numbers():
-    found = weights([0.5, 1.2, 2.0, 1.0], [1.0, 1.0, -1.0, -1.0], gate="sapo")
-    assert found == pytest.approx([0.940015, 0.990066, 0.768110, 1.0], abs=5e-7)
+    results = weights([0.5, 1.2, 2.0, 1.0], [1.0, 1.0, -1.0, -1.0], gate="sapo")
+    assert results == pytest.approx([0.940015, 0.990066, 0.768110, 1.0], abs=5e-7)
     (steep,) = weights([1.5], [1.0], gate={"name": "sapo", "positive": 4.0})
     assert steep == pytest.approx(1 / math.cosh(4.0 * 0.5 / 2) ** 2)
 
@@ -43,9 +43,9 @@ def test_a_weight_is_the_gradient_of_the_loss_over_that_of_the_plain_ratio(gate)
     layout, chosen = Layout.of(TURN, ROW), objective(gate=gate)
     (gradient,) = torch.autograd.grad(-policy_loss(new, old, advantage, layout, chosen)[0], new)
     plain = advantage * torch.exp(new - old).detach() / len(new)
-    found = gate_weights(new, old, advantage, layout, chosen)
-    assert not found.requires_grad
-    assert (found * plain).numpy() == pytest.approx(gradient.numpy(), abs=1e-12)
+    results = gate_weights(new, old, advantage, layout, chosen)
+    assert not results.requires_grad
+    assert (results * plain).numpy() == pytest.approx(gradient.numpy(), abs=1e-12)
 
 
 @pytest.mark.parametrize("aggregation", ["geometric", "power"])
@@ -57,5 +57,5 @@ def test_the_sign_is_that_of_the_segment_in_a_special_mean(aggregation):
 def test_extreme_and_infinite_log_probabilities():
     new = torch.tensor([-500.0, -1.0, -math.inf, -1.0])
     old = torch.tensor([-1.0, -500.0, -1.0, -1.0])
-    found = gate_weights(new, old, torch.ones(4), Layout.of(torch.arange(4)), objective(gate="sapo"))
-    assert torch.isfinite(found[[0, 1, 3]]).all() and torch.isnan(found[2])
+    results = gate_weights(new, old, torch.ones(4), Layout.of(torch.arange(4)), objective(gate="sapo"))
+    assert torch.isfinite(results[[0, 1, 3]]).all() and torch.isnan(results[2])

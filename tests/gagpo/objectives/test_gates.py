@@ -25,9 +25,9 @@ def column(*values: float) -> torch.Tensor:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_sapo_has_its_worked_values_and_slopes(ratio, tau, value, slope, sign):
     gate = Sapo(positive=tau, negative=9.0) if sign > 0 else Sapo(positive=9.0, negative=tau)
-    for signs in (sign, torch.tensor([sign], dtype=torch.float64)):
+    for symbols in (sign, torch.tensor([sign], dtype=torch.float64)):
         r = column(ratio)
-        c, clipped = coefficient(torch.log(r), signs, gate, LogBounds())
+        c, clipped = coefficient(torch.log(r), symbols, gate, LogBounds())
         c.sum().backward()
         assert c.item() == pytest.approx(value, abs=5e-7)
         assert r.grad.item() == pytest.approx(slope, abs=5e-7)
@@ -48,7 +48,7 @@ def test_sapo_weighs_gradients_fully_at_ratio_one(sign):
 def test_one_sign_for_all_equals_a_column_of_signs(gate, sign):
     log_ratio = torch.linspace(-3, 3, 31, dtype=torch.float64)
     bounds = log_bounds(gate, Controls())
-    one, one_clipped = coefficient(log_ratio, sign, gate, bounds)
+    item, one_clipped = coefficient(log_ratio, sign, gate, bounds)
     many, many_clipped = coefficient(log_ratio, torch.full_like(log_ratio, sign), gate, bounds)
-    assert one == pytest.approx(many)
+    assert item == pytest.approx(many)
     assert (one_clipped is None and many_clipped is None) or one_clipped.tolist() == many_clipped.tolist()

@@ -82,10 +82,10 @@ def test_metrics_of_actions_are_per_action():
     chosen = objective(ratio="action", gate={"name": "clip", "low": 1e-3, "high": 1e-3})
     _, metrics = policy_loss(new, old, advantage, Layout.of(TURN, ROW), chosen)
     pooled = torch.stack([(new - old)[turn == TURN].mean() for turn in range(6)]).detach()
-    sign = torch.stack([advantage[turn == TURN][0] for turn in range(6)])
+    symbol = torch.stack([advantage[turn == TURN][0] for turn in range(6)])
     logged = summary([metrics])
-    assert logged["clip_high"] == pytest.approx(((pooled > math.log1p(1e-3)) & (sign > 0)).float().mean().item())
-    assert logged["clip_low"] == pytest.approx(((pooled < math.log1p(-1e-3)) & (sign < 0)).float().mean().item())
+    assert logged["clip_high"] == pytest.approx(((pooled > math.log1p(1e-3)) & (symbol > 0)).float().mean().item())
+    assert logged["clip_low"] == pytest.approx(((pooled < math.log1p(-1e-3)) & (symbol < 0)).float().mean().item())
     assert logged["log_ratio_rms"] == pytest.approx(pooled.square().mean().sqrt().item())
 
 
@@ -100,14 +100,14 @@ BY_GROUP = [
 @pytest.mark.parametrize(("cells", "values", "per"), BY_GROUP)
 def test_controls_per_group_act_as_one_loss_per_group(cells, values, per):
     new, old, advantage = random_batch(per=per)
-    chosen, group, whole = objective(**cells), (ROW >= 2).long(), Layout.of(TURN, ROW)
+    chosen, group, full = objective(**cells), (ROW >= 2).long(), Layout.of(TURN, ROW)
     controls = Controls(**{name: torch.tensor(value)[group] for name, value in values.items()})
-    together = policy_loss(new, old, advantage, whole, chosen, controls=controls)[0]
+    together = policy_loss(new, old, advantage, full, chosen, controls=controls)[0]
     apart = 0.0
     for g in (0, 1):
-        own, one = group == g, Controls(**{name: value[g] for name, value in values.items()})
-        columns = (new[own], old[own], advantage[own], Layout.of(TURN[own], ROW[own]))
-        apart += policy_loss(*columns, chosen, whole.normaliser, one)[0].item()
+        reference, item = group == g, Controls(**{name: value[g] for name, value in values.items()})
+        columns = (new[reference], old[reference], advantage[reference], Layout.of(TURN[reference], ROW[reference]))
+        apart += policy_loss(*columns, chosen, full.normaliser, item)[0].item()
     assert together.item() == pytest.approx(apart, rel=1e-6)
 
 

@@ -39,8 +39,8 @@ def test_every_combination_has_the_value_and_gradient_of_the_loops(ratio, gate):
         loss, _ = policy_loss(new, old, advantage, Layout.of(TURN, ROW), chosen)
         expected = one_by_one(new, old, advantage, TURN, ROW, chosen)
         assert loss.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-12), aggregation
-        mine, theirs = (torch.autograd.grad(value, new)[0] for value in (loss, expected))
-        assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-12), aggregation
+        actual, reference = (torch.autograd.grad(value, new)[0] for value in (loss, expected))
+        assert actual == pytest.approx(reference, rel=1e-9, abs=1e-12), aggregation
 
 
 # Numbers worked out by hand ----------------------------------------------------------------------------------------
@@ -57,8 +57,8 @@ def test_the_product_of_token_ratios_has_the_value_and_gradient_of_the_loops(rat
         loss, _ = policy_loss(new, old, advantage, Layout.of(TURN, ROW), chosen)
         expected = one_by_one(new, old, advantage, TURN, ROW, chosen)
         assert loss.item() == pytest.approx(expected.item(), rel=1e-9, abs=1e-12), aggregation
-        mine, loops = (torch.autograd.grad(value, new)[0] for value in (loss, expected))
-        assert mine.numpy() == pytest.approx(loops.numpy(), rel=1e-7, abs=1e-12), aggregation
+        actual, loops = (torch.autograd.grad(value, new)[0] for value in (loss, expected))
+        assert actual.numpy() == pytest.approx(loops.numpy(), rel=1e-7, abs=1e-12), aggregation
         assert loss.item() != policy_loss(new, old, advantage, Layout.of(TURN, ROW), objective(**cells))[0].item()
 
 
@@ -242,28 +242,28 @@ def test_micro_batches_add_up_to_the_mini_batch(chosen, data):
     ref, entropy = old + 0.1, (new * new + 1).detach().requires_grad_()
     micro_of_row = torch.tensor(data.draw(st.lists(st.integers(0, 2), min_size=4, max_size=4)))
     micro = micro_of_row[ROW]
-    whole, whole_metrics = policy_loss(
+    full, whole_metrics = policy_loss(
         new, old, advantage, Layout.of(TURN, ROW), chosen, ref_logprob_K=ref, entropy_K=entropy
     )
-    expected = torch.autograd.grad(whole, (new, entropy))
-    layouts = [Layout.of(TURN[micro == part], ROW[micro == part]) for part in sorted(set(micro.tolist()))]
+    expected = torch.autograd.grad(full, (new, entropy))
+    layouts = [Layout.of(TURN[micro == segment], ROW[micro == segment]) for segment in sorted(set(micro.tolist()))]
     normaliser = Normaliser.total(layout.normaliser for layout in layouts)
     assert normaliser == Layout.of(TURN, ROW).normaliser
-    total, parts = torch.zeros((), dtype=torch.float64), []
-    for part, layout in zip(sorted(set(micro.tolist())), layouts, strict=True):
-        mine = micro == part
+    total, segments = torch.zeros((), dtype=torch.float64), []
+    for segment, layout in zip(sorted(set(micro.tolist())), layouts, strict=True):
+        actual = micro == segment
         loss, metrics = policy_loss(
-            new[mine],
-            old[mine],
-            advantage[mine],
+            new[actual],
+            old[actual],
+            advantage[actual],
             layout,
             chosen,
             normaliser,
-            ref_logprob_K=ref[mine],
-            entropy_K=entropy[mine],
+            ref_logprob_K=ref[actual],
+            entropy_K=entropy[actual],
         )
-        total, parts = total + loss, [*parts, metrics]
-    assert total.item() == pytest.approx(whole.item(), rel=1e-12)
-    for mine, theirs in zip(torch.autograd.grad(total, (new, entropy)), expected, strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-12, abs=1e-15)
-    assert summary(parts) == pytest.approx(summary([whole_metrics]))
+        total, segments = total + loss, [*segments, metrics]
+    assert total.item() == pytest.approx(full.item(), rel=1e-12)
+    for actual, reference in zip(torch.autograd.grad(total, (new, entropy)), expected, strict=True):
+        assert actual == pytest.approx(reference, rel=1e-12, abs=1e-15)
+    assert summary(segments) == pytest.approx(summary([whole_metrics]))

@@ -87,14 +87,14 @@ def test_value_and_gradient_are_those_of_trl(name, seed, beta):
     loss_type, level, epsilons, cells = ROWS[name]
     algorithm = Algorithm.model_validate({**cells, "kl": {"coefficient": beta}})
     new, old, ref, advantage, mask = ragged_batch(seed)
-    theirs = trl_loss(loss_type, level, epsilons, beta, new, old, ref, advantage, mask)
+    expected = trl_loss(loss_type, level, epsilons, beta, new, old, ref, advantage, mask)
     token = mask.bool()
     row_K = torch.arange(len(mask)).repeat_interleave(mask.sum(dim=1))
-    mine, _ = policy_loss(
+    actual, _ = policy_loss(
         new[token], old[token], advantage[row_K], Layout.of(row_K), algorithm, ref_logprob_K=ref[token]
     )
-    assert mine.item() == pytest.approx(theirs.item(), abs=1e-6)
-    gradients = [torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (mine, theirs)]
+    assert actual.item() == pytest.approx(expected.item(), abs=1e-6)
+    gradients = [torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (actual, expected)]
     assert gradients[0] == pytest.approx(gradients[1], abs=1e-6)
     assert gradients[1].abs().max() > 1e-3 or name == "gspo"
 
@@ -107,11 +107,11 @@ def test_a_correction_weighs_tokens_as_trl_does(name):
     new, old, ref, advantage, mask = ragged_batch(0)
     sampler = old + 0.5 * torch.randn(old.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     weight = torch.exp(old - sampler).clamp(max=2.0)
-    theirs = trl_loss(loss_type, level, epsilons, 0.04, new, old, ref, advantage, mask, weight)
+    expected = trl_loss(loss_type, level, epsilons, 0.04, new, old, ref, advantage, mask, weight)
     token = mask.bool()
     row_K = torch.arange(len(mask)).repeat_interleave(mask.sum(dim=1))
     weight_K, _ = correction_weights(old[token], sampler[token], Layout.of(row_K), algorithm.correction)
-    mine, _ = policy_loss(
+    actual, _ = policy_loss(
         new[token],
         old[token],
         advantage[row_K],
@@ -120,6 +120,6 @@ def test_a_correction_weighs_tokens_as_trl_does(name):
         ref_logprob_K=ref[token],
         weight_K=weight_K,
     )
-    assert mine.item() == pytest.approx(theirs.item(), abs=1e-6)
-    gradients = [torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (mine, theirs)]
+    assert actual.item() == pytest.approx(expected.item(), abs=1e-6)
+    gradients = [torch.autograd.grad(loss, new, retain_graph=True)[0] for loss in (actual, expected)]
     assert gradients[0] == pytest.approx(gradients[1], abs=1e-6)

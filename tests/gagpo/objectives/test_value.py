@@ -26,9 +26,12 @@ def test_without_clip_it_is_half_the_squared_error():
 def test_micro_batches_add_up():
     generator = torch.Generator().manual_seed(0)
     value, old, target = (torch.randn(10, generator=generator) for _ in range(3))
-    whole = value_loss(value, old, target)[0]
-    parts = [value_loss(value[part], old[part], target[part], count=10)[0] for part in (slice(0, 3), slice(3, 10))]
-    assert sum(parts).item() == pytest.approx(whole.item())
+    full = value_loss(value, old, target)[0]
+    segments = [
+        value_loss(value[segment], old[segment], target[segment], count=10)[0]
+        for segment in (slice(0, 3), slice(3, 10))
+    ]
+    assert sum(segments).item() == pytest.approx(full.item())
 
 
 def test_shapes_must_agree_and_hold_something():

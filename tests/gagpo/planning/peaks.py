@@ -63,11 +63,11 @@ class WithoutProducts(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default):
-            left, right = args
-            return left.new_zeros(*left.shape[:-1], right.shape[-1])
+            remaining, right = args
+            return remaining.new_zeros(*remaining.shape[:-1], right.shape[-1])
         if func is torch.ops.aten.addmm.default:
-            _, left, right = args
-            return left.new_zeros(left.shape[0], right.shape[1])
+            _, remaining, right = args
+            return remaining.new_zeros(remaining.shape[0], right.shape[1])
         return func(*args, **(kwargs or {}))
 
 
@@ -116,9 +116,9 @@ def measured(case: Case, ranks: Ranks | None = None) -> int:
 def main() -> None:
     out, *cases = sys.argv[1:]
     with joined() as ranks:
-        found = [measured(Case.of(words), ranks) for words in cases]
+        results = [measured(Case.of(cas), ranks) for cas in cases]
         if ranks.first:
-            Path(out).write_text(json.dumps(found))
+            Path(out).write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

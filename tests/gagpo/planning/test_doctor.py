@@ -83,14 +83,17 @@ def test_a_gpu_is_named_and_its_limits_are_said(machine, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: tuple(memory))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     machine.device, machine.ranks = "cuda:0", FakeRanks("B")
-    found = doctor.check_device(machine)
-    assert (found.verdict, found.summary) == ("ok", "H100, 80 GB; dtype auto: bfloat16 (assuming a GPU from Ampere on)")
+    check_device = doctor.check_device(machine)
+    assert (check_device.verdict, check_device.summary) == (
+        "ok",
+        "H100, 80 GB; dtype auto: bfloat16 (assuming a GPU from Ampere on)",
+    )
     memory[0], machine.dtype = 60e9, "bfloat16"
     old = ChosenFormats("float32", "float32", "Tesla T4 only emulates bfloat16")
     monkeypatch.setattr(doctor, "formats_for", lambda device: old)
-    found = doctor.check_device(machine)
-    assert found.verdict == "warning" and "20.0 GB of cuda:0" in found.advice
-    assert "Tesla T4 only emulates bfloat16: leave training.dtype and engine.dtype at auto" in found.advice
+    check_device = doctor.check_device(machine)
+    assert check_device.verdict == "warning" and "20.0 GB of cuda:0" in check_device.advice
+    assert "Tesla T4 only emulates bfloat16: leave training.dtype and engine.dtype at auto" in check_device.advice
     machine.ranks = FakeRanks("A")
     assert "another rank has it too" in doctor.check_device(machine).summary
     with pytest.raises(InvalidArgument, match="4 processes and 2 GPUs: say --processes 2"):
@@ -122,17 +125,17 @@ def test_a_host_with_few_resources_gets_advice(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.resource, "getrlimit", lambda _: (1024, 1024))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     machine.ranks = Ranks(0, 2, 0, 2)
-    found = doctor.check_host(machine)
-    assert found.verdict == "warning" and "0.5 GB of memory free, 1 cores" in found.summary
-    words = ("container's memory limit", "--shm-size", "ulimit -n", "1 of 64 cores are available")
-    assert all(word in found.advice for word in words)
+    check_host = doctor.check_host(machine)
+    assert check_host.verdict == "warning" and "0.5 GB of memory free, 1 cores" in check_host.summary
+    tokens = ("container's memory limit", "--shm-size", "ulimit -n", "1 of 64 cores are available")
+    assert all(word in check_host.advice for word in tokens)
 
 
 def test_a_small_disk_gets_advice(machine, monkeypatch, tmp_path):
     machine.runs = tmp_path / "not" / "yet"
     monkeypatch.setattr(doctor, "DISK_GB", 1e9)
-    found = doctor.check_disk(machine)
-    assert "a larger disk" in found.advice
+    check_disk = doctor.check_disk(machine)
+    assert "a larger disk" in check_disk.advice
 
 
 def test_the_browser_is_named_and_an_old_one_gets_advice(machine, monkeypatch):
@@ -149,19 +152,19 @@ def test_the_browser_is_named_and_an_old_one_gets_advice(machine, monkeypatch):
 
 
 def test_a_check_that_raises_has_failed_and_the_next_one_runs(machine):
-    heard = []
-    findings = examine(machine, heard.append, [raises, fine])
-    assert findings == heard and [finding.verdict for finding in findings] == ["failed", "ok"]
+    received = []
+    findings = examine(machine, received.append, [raises, fine])
+    assert findings == received and [finding.verdict for finding in findings] == ["failed", "ok"]
     assert findings[0].summary == "RuntimeError: no kernel image"
     machine.ranks = FakeRanks(None)
     with pytest.raises(GagpoError, match="raises failed on rank 0: RuntimeError: no kernel image"):
-        examine(machine, heard.append, [raises, fine])
+        examine(machine, received.append, [raises, fine])
 
 
 def test_a_check_that_hangs_is_ended_with_its_stack(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "CHECK_SECONDS", 0.1)
-    with (tmp_path / "said").open("w") as said:
-        monkeypatch.setattr(sys, "stderr", said)
+    with (tmp_path / "said").open("w") as messages:
+        monkeypatch.setattr(sys, "stderr", messages)
         child = os.fork()
         if not child:
             try:
@@ -206,6 +209,6 @@ def test_two_ranks_pass_every_check(tmp_path):
     ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     record = json.loads(ended.stdout.splitlines()[-1])
-    assert record["ok"] and [one["name"] for one in record["findings"]] == [
+    assert record["ok"] and [finding["name"] for finding in record["findings"]] == [
         *("host", "disk", "browser", "device", "training step", "engine")
     ]

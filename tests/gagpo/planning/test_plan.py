@@ -42,11 +42,11 @@ def planned(corridor, case, processes=1):
     model.config.save_pretrained(folder)
     more = {"training": training, "engine": engine, "context": {"history": 0}, "processes": processes, **lora}
     settings = with_overrides(load(corridor(model=str(folder), **more)), [f"rollout.max_tokens={RESPONSE}"])
-    made = plan(settings, Guess(prompt=PROMPT))
+    result = plan(settings, Guess(prompt=PROMPT))
     parameters = [p for name, p in model.named_parameters() if ".lora_" not in name]
-    assert made.shape.parameters == sum(parameter.numel() for parameter in parameters)
-    others = ("engine weights", "KV cache", "sampling", "a weight in transfer", "checkpoint", "program")
-    return peak_of([part for part in made.parts if part.name not in others])[0]
+    assert result.shape.parameters == sum(parameter.numel() for parameter in parameters)
+    remaining = ("engine weights", "KV cache", "sampling", "a weight in transfer", "checkpoint", "program")
+    return peak_of([segment for segment in result.parts if segment.name not in remaining])[0]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -77,12 +77,12 @@ def test_the_planned_cache_is_what_the_engine_reserves(corridor):
     folder = corridor().parent / "shape"
     model.config.save_pretrained(folder)
     settings = load(corridor(model=str(folder), rollout={"max_tokens": 8}, evaluation={"splits": []}))
-    made = plan(settings, Guess(prompt=150))
+    result = plan(settings, Guess(prompt=150))
     engine = TransformersEngine(model, tokenizer)
     requests = [Request(i, np.full(150, 7, np.int32), i) for i in range(24)]
     engine.generate(requests, Sampling(1.0, 8))
     held = sum(store.nbytes for store in (*engine._cache.key, *engine._cache.value))
-    assert {part.name: part.bytes for part in made.parts}["KV cache"] == held
+    assert {segment.name: segment.bytes for segment in result.parts}["KV cache"] == held
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_the_planned_cache_is_what_the_engine_reserves(corridor):
 )
 def test_the_sessions_of_an_evaluation_are_planned(big, evaluation, sessions):
     settings = with_overrides(big, [f"evaluation={json.dumps(evaluation)}"])
-    cache = next(part for part in plan(settings).parts if part.name == "KV cache")
+    cache = next(segment for segment in plan(settings).parts if segment.name == "KV cache")
     assert cache.note.startswith(f"{sessions} sessions")
 
 
@@ -112,16 +112,19 @@ def big(corridor, tmp_path):
 
 
 def test_a_real_model_is_planned_from_its_config_alone(big):
-    made = plan(big, Guess(tokens_per_second=2000.0))
-    part = {part.name: part.bytes / GB for part in made.parts}
-    assert made.shape.parameters == 1_543_714_304
-    assert part["weights"] == part["gradients"] == pytest.approx(6.175, abs=1e-3)
-    assert part["optimiser"] == 2 * part["weights"] and part["reference"] == part["engine weights"] == 3.087428608
-    assert made.tokens["most"] == 16 * 8 * 50 * 512 and made.disk["most"] == 4 * made.disk["checkpoint"]
-    assert made.disk["checkpoint"] == (4 + 8) * made.shape.parameters  # weights, two moments
+    result = plan(big, Guess(tokens_per_second=2000.0))
+    segment = {segment.name: segment.bytes / GB for segment in result.parts}
+    assert result.shape.parameters == 1_543_714_304
+    assert segment["weights"] == segment["gradients"] == pytest.approx(6.175, abs=1e-3)
+    assert (
+        segment["optimiser"] == 2 * segment["weights"]
+        and segment["reference"] == segment["engine weights"] == 3.087428608
+    )
+    assert result.tokens["most"] == 16 * 8 * 50 * 512 and result.disk["most"] == 4 * result.disk["checkpoint"]
+    assert result.disk["checkpoint"] == (4 + 8) * result.shape.parameters  # weights, two moments
     averaged = plan(with_overrides(big, ["training.ema=true"]), Guess())
-    assert averaged.disk["checkpoint"] == (4 + 4 + 8) * made.shape.parameters
-    assert made.hours == pytest.approx(made.tokens["guess"] * 150 / 2000 / 3600)
+    assert averaged.disk["checkpoint"] == (4 + 4 + 8) * result.shape.parameters
+    assert result.hours == pytest.approx(result.tokens["guess"] * 150 / 2000 / 3600)
 
 
 @pytest.mark.parametrize(
@@ -154,8 +157,8 @@ def test_materialised_attention_scores_are_counted(big, row, heads):
     rows = PackedRows([row] * (2048 // row))
     with Allocated() as counted:
         hidden_states(model, torch.arange(2048) % 300, rows, torch.arange(2048)).sum().backward()
-    parts = {part.name: part.bytes for part in update_parts(settings, shape, row, 0, 1)}
-    planned = parts["activations"] + parts.get("scores", 0.0) + 4 * shape.parameters
+    segments = {update_part.name: update_part.bytes for update_part in update_parts(settings, shape, row, 0, 1)}
+    planned = segments["activations"] + segments.get("scores", 0.0) + 4 * shape.parameters
     assert counted.peak == pytest.approx(planned, rel=0.15)
 
 
@@ -165,16 +168,18 @@ def test_without_a_gpu_the_average_and_a_checkpoint_on_its_way_take_the_same_mem
     )
     assert with_average.on_host() == 0
     assert with_average.peak()[0] - without.peak()[0] == pytest.approx(2 * 4 * with_average.shape.parameters)
-    kept = {part.name: part.bytes for part in with_average.parts}
-    assert kept["checkpoint"] == kept["weights"] + kept["optimiser"] + kept["ema"]
+    retained = {segment.name: segment.bytes for segment in with_average.parts}
+    assert retained["checkpoint"] == retained["weights"] + retained["optimiser"] + retained["ema"]
 
 
 def test_the_parts_of_ranks(big):
-    part = {n: {p.name: p.bytes for p in plan(with_overrides(big, [f"processes={n}"])).parts} for n in (1, 4)}
+    segment = {n: {p.name: p.bytes for p in plan(with_overrides(big, [f"processes={n}"])).parts} for n in (1, 4)}
     for name in ("weights", "gradients", "optimiser", "reference"):
-        assert part[4][name] == part[1][name] / 4
-    assert part[4]["engine weights"] == part[1]["engine weights"] and part[4]["KV cache"] < part[1]["KV cache"]
-    assert part[4]["a weight in transfer"] == 4 * 151936 * 1536 and "gathered" not in part[1]
+        assert segment[4][name] == segment[1][name] / 4
+    assert (
+        segment[4]["engine weights"] == segment[1]["engine weights"] and segment[4]["KV cache"] < segment[1]["KV cache"]
+    )
+    assert segment[4]["a weight in transfer"] == 4 * 151936 * 1536 and "gathered" not in segment[1]
     servers = with_overrides(big, ["engine={name: vllm, dtype: bfloat16, options: {gpus: [4]}}", "processes=4"])
     sent = {p.name: p.bytes for p in plan(servers).parts}
     assert "engine weights" not in sent and sent["a weight in transfer"] == 4 * 151936 * 1536
@@ -188,18 +193,18 @@ def test_an_engine_that_sleeps_makes_room_for_the_update(big):
 
 def test_vllm_takes_its_share_and_a_shared_module_no_memory(big):
     vllm = with_overrides(big, ["engine={name: vllm, dtype: bfloat16, gpu_memory_utilization: 0.3}"])
-    part = {part.name: part.bytes for part in plan(vllm, gigabytes=80).parts}
-    assert part["engine weights and KV cache"] == pytest.approx(24 * GB)
+    segment = {segment.name: segment.bytes for segment in plan(vllm, gigabytes=80).parts}
+    assert segment["engine weights and KV cache"] == pytest.approx(24 * GB)
     exact = with_overrides(big, ["engine={name: transformers, dtype: float32}"])
-    assert "engine weights" not in {part.name for part in plan(exact).parts}
+    assert "engine weights" not in {segment.name for segment in plan(exact).parts}
 
 
 def test_only_an_adapter_has_gradients_and_moments_and_it_needs_no_reference(big):
     lora = with_overrides(big, ["lora={rank: 32}"])
-    part = {part.name: part.bytes for part in plan(lora).parts}
+    segment = {segment.name: segment.bytes for segment in plan(lora).parts}
     # r (in + out) of q, k, v, o, gate, up, down in 28 layers
     count = 28 * 32 * (2 * (1536 + 1536) + 2 * (1536 + 256) + 3 * (1536 + 8960))
-    assert part["gradients"] == 4 * count and part["optimiser"] == 8 * count and "reference" not in part
+    assert segment["gradients"] == 4 * count and segment["optimiser"] == 8 * count and "reference" not in segment
 
 
 def test_a_hub_model_that_is_not_cached_is_one_line(big):
@@ -220,8 +225,8 @@ def test_measurements_replace_guesses():
 
 def test_freed_memory_is_not_counted():
     with Allocated() as counted:
-        kept = torch.ones(1000)
-        del kept
+        retained = torch.ones(1000)
+        del retained
         view = torch.ones(500).view(5, 100)
     assert counted.peak == 4000 and counted.now == 2000 and view.shape == (5, 100)
 

@@ -29,11 +29,11 @@ def test_a_profile_covers_an_iteration_and_leaves_nothing_behind(corridor, tmp_p
     shares = profile(load(config), 2)
     assert sorted(tmp_path.iterdir()) == before
     assert list(shares.wall) == list(PARTS) and len(shares.metrics) == 2
-    assert all(shares.wall[part] > 0 for part in PARTS), "every span still occurs"
+    assert all(shares.wall[segment] > 0 for segment in PARTS), "every span still occurs"
     measured = sum(row["seconds_env"] + row["seconds_generate"] + row["seconds_train"] for row in shares.metrics) / 2
     assert sum(shares.wall.values()) == pytest.approx(measured, rel=0.5)
     text = "\n".join(shares.table("corridor").lines(120))
-    assert all(part in text for part in PARTS)
+    assert all(segment in text for segment in PARTS)
 
 
 def test_the_command_prints_a_table_and_one_object(corridor):

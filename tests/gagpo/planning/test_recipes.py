@@ -47,7 +47,9 @@ def leaves(value, path=""):
     if not isinstance(value, dict):
         return {path: value}
     return {
-        key: leaf for name, part in value.items() for key, leaf in leaves(part, f"{path}.{name}".strip(".")).items()
+        key: leaf
+        for name, segment in value.items()
+        for key, leaf in leaves(segment, f"{path}.{name}".strip(".")).items()
     }
 
 
@@ -55,8 +57,8 @@ def leaves(value, path=""):
 def test_a_recipe_differs_from_the_published_setting_only_where_it_says_so(name):
     """A value that is not the published one stands on a line with a comment."""
     recipe, published = load(name), load("alfworld-qwen")
-    ours, theirs = (leaves(settings.model_dump(mode="json")) for settings in (recipe, published))
-    differing = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)} - {"name"}
+    actual, expected = (leaves(settings.model_dump(mode="json")) for settings in (recipe, published))
+    differing = {key for key in actual.keys() | expected.keys() if actual.get(key) != expected.get(key)} - {"name"}
     commented = [line for line in (CONFIGS / f"{name}.yaml").read_text().splitlines() if re.search(r": .*#", line)]
     explained = set(re.findall(r"\b([a-z_]+):", "\n".join(commented)))
     assert {key for key in differing if not set(key.split(".")) & explained} == set()

@@ -29,9 +29,9 @@ def settings_of(*overrides):
 
 def test_known_configs_are_those_of_the_hub():
     for name, config in SHAPES.items():
-        known = known_config(name)
-        assert isinstance(known, Qwen2Config)
-        assert known.to_dict() == config.to_dict()
+        recorded = known_config(name)
+        assert isinstance(recorded, Qwen2Config)
+        assert recorded.to_dict() == config.to_dict()
     assert known_config("someone/else") is None
 
 
@@ -56,9 +56,9 @@ def test_one_rank_moves_nothing_but_files(seven):
 def test_an_adapter_travels_alone(seven):
     settings = settings_of("lora.rank=16", "lora.base_dtype=bfloat16")
     traffic = traffic_of(settings, seven, Cluster(1, 8), Passes(1, 0), 0.0)
-    whole = traffic_of(settings_of(), seven, Cluster(1, 8), Passes(1, 0), 0.0)
-    assert traffic.files < 0.02 * whole.files and traffic.reduced < 0.01 * whole.reduced
-    assert traffic.gathered > whole.gathered, "the frozen weights are sharded too"
+    full = traffic_of(settings_of(), seven, Cluster(1, 8), Passes(1, 0), 0.0)
+    assert traffic.files < 0.02 * full.files and traffic.reduced < 0.01 * full.reduced
+    assert traffic.gathered > full.gathered, "the frozen weights are sharded too"
 
 
 def test_passes_count_micro_batches_scoring_and_the_reference():
@@ -81,7 +81,7 @@ def test_copies_on_each_machine_exchange_gradients_alone(seven):
     assert (traffic.link, alone.replicated) == (alone.link, 0.0)
     assert traffic.network == pytest.approx(8 * 4 * seven.parameters / 8)  # an all-reduce of two sends a half twice
     shards = [
-        next(part.bytes for part in plan(settings_of("processes=16", *more), shape=seven, machines=2).parts)
+        next(segment.bytes for segment in plan(settings_of("processes=16", *more), shape=seven, machines=2).parts)
         for more in ((), ("training.across_nodes=shard",))
     ]
     assert shards == [4 * seven.parameters / 8, 4 * seven.parameters / 16]
@@ -115,9 +115,9 @@ def planned(machines, gpus, gpu="h100", **changes):
 
 
 def test_more_gpus_take_less_time_until_the_network_bounds():
-    one, eight, sixteen = planned(1, 1).time, planned(1, 8).time, planned(2, 8).time
-    assert one.total > eight.total > sixteen.total
-    assert one.links == one.network == eight.network == 0.0 and sixteen.network > 0.0
+    item, eight, sixteen = planned(1, 1).time, planned(1, 8).time, planned(2, 8).time
+    assert item.total > eight.total > sixteen.total
+    assert item.links == item.network == eight.network == 0.0 and sixteen.network > 0.0
     slow = planned(64, 1, "l40s", **{"rollout.tasks": 64, "training.microbatch_tokens": 2048}).time
     assert slow.bottleneck() == "collective calls between machines (network)"
     assert slow.update == slow.network > slow.arithmetic

@@ -34,9 +34,9 @@ def test_rewards_other_than_0_and_1_come_first(rows, expected):
 def test_each_environment_has_a_headline():
     row = {**SUCCESS, **{f"{name}/maths": value for name, value in SUCCESS.items() if name != "iteration"}}
     row |= {f"{name}/shop": value for name, value in GRADED.items() if name != "iteration"} | {"graded_rewards": 0.5}
-    shown = headlines([row])
-    assert shown["maths"] == Headline() and shown["shop"] == Headline(reward=True, success=False)
-    assert shown[""] == Headline(reward=True, success=True)
+    output = headlines([row])
+    assert output["maths"] == Headline() and output["shop"] == Headline(reward=True, success=False)
+    assert output[""] == Headline(reward=True, success=True)
 
 
 def test_rewards_of_0_and_1_are_not_graded():

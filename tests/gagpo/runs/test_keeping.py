@@ -24,8 +24,8 @@ def rows(*values):
 
 
 def test_the_criterion_is_a_mean_of_the_last_iterations():
-    found = keeping.smoothed(rows(0.0, 0.6, 0.3, float("nan"), 0.9), "success_rate", 3)
-    assert found == pytest.approx({1: 0.0, 2: 0.3, 3: 0.3, 4: 0.45, 5: 0.6})
+    smoothed = keeping.smoothed(rows(0.0, 0.6, 0.3, float("nan"), 0.9), "success_rate", 3)
+    assert smoothed == pytest.approx({1: 0.0, 2: 0.3, 3: 0.3, 4: 0.45, 5: 0.6})
     assert keeping.smoothed(rows(0.5), "reward_mean", 3) == {}
 
 
@@ -65,7 +65,7 @@ def test_the_best_checkpoint_stays_beside_the_last_and_is_evaluated_and_exported
     training = {"iterations": 5, "max_checkpoints": 1}
     config = corridor(training=training, evaluation={"before": False, "tasks": 1})
     run = scripted(config, tmp_path / "run", [0.1, 0.8, 0.3, 0.7, 0.2])
-    assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2, 5]
+    assert [checkpoint.iteration for checkpoint in checkpoints.checkpoints(run / "checkpoints")] == [2, 5]
     result = evaluate(f"{run}@best", tasks=1, workers=0, quiet=True)
     assert result.model == f"{run}@best, iteration 2"
     export(f"{tmp_path}/run@best", tmp_path / "exported")
@@ -103,7 +103,7 @@ def test_the_last_iteration_by_turns_is_planned():
 def test_without_a_criterion_there_is_no_best(corridor, tmp_path):
     training = {"iterations": 2, "max_checkpoints": 1, "best_metric": None}
     run = scripted(corridor(training=training, evaluation={"before": False, "tasks": 1}), tmp_path / "run", [0.9, 0.1])
-    assert [one.iteration for one in checkpoints.checkpoints(run / "checkpoints")] == [2]
+    assert [checkpoint.iteration for checkpoint in checkpoints.checkpoints(run / "checkpoints")] == [2]
     with pytest.raises(SettingsError, match=r"training\.best_metric is not set"):
         evaluate(f"{run}@best", tasks=1, workers=0, quiet=True)
 

@@ -19,8 +19,8 @@ def test_a_damaged_row_is_kept_aside_and_named_in_one_line(tmp_path, line, caplo
         folder.rewind(1)
     assert (tmp_path / "metrics.jsonl").read_text() == '{"iteration": 1}\n'
     assert (tmp_path / "metrics.damaged.jsonl").read_text() == line + "\n"
-    (said,) = (record.getMessage() for record in caplog.records)
-    assert "damaged lines (1), kept in metrics.damaged.jsonl" in said and "\n" not in said
+    (messages,) = (record.getMessage() for record in caplog.records)
+    assert "damaged lines (1), kept in metrics.damaged.jsonl" in messages and "\n" not in messages
 
 
 def test_a_sound_file_leaves_nothing_aside(tmp_path):

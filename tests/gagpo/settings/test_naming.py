@@ -38,8 +38,8 @@ def test_a_run_is_named_by_what_differs_from_its_config(overrides, name):
 
 
 def test_long_and_odd_values_make_plain_names_that_differ():
-    words = {word_of("environment.kwargs.path", f"/some/where/{'x' * 60}/{number}") for number in range(3)}
-    assert len(words) == 3 and all("/" not in word and len(word) < 50 for word in words)
+    tokens = {word_of("environment.kwargs.path", f"/some/where/{'x' * 60}/{number}") for number in range(3)}
+    assert len(tokens) == 3 and all("/" not in word and len(word) < 50 for word in tokens)
     odd = word_of("environment.kwargs.path", "../..\n\0日本")
     assert odd.isascii() and odd.isprintable() and "/" not in odd
     long = join_words("quickstart", {f"key{number}": "w" * 30 for number in range(9)} | {"seed": "seed7"})

@@ -68,8 +68,8 @@ def test_values_are_as_published(name):
     values = {}
     for key in PUBLISHED[name]:
         value = settings
-        for part in key.split("."):
-            value = value[part] if isinstance(value, dict) else getattr(value, part)
+        for segment in key.split("."):
+            value = value[segment] if isinstance(value, dict) else getattr(value, segment)
         values[key] = value
     assert values == pytest.approx(PUBLISHED[name])
 

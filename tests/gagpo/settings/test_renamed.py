@@ -54,9 +54,12 @@ def test_an_old_key_is_an_error_that_gives_the_new_one(config, old, new):
 
 
 def test_every_new_key_exists():
-    known = set(keys(RunSettings)) | {"algorithm.credit.credits.state_key", "algorithm.credit.credits.episode_weight"}
-    known |= {"environments.evaluation.episodes_per_task"}  # keys of a section that a row of environments repeats
-    assert set(renamed.KEYS.values()) <= known
+    recorded = set(keys(RunSettings)) | {
+        "algorithm.credit.credits.state_key",
+        "algorithm.credit.credits.episode_weight",
+    }
+    recorded |= {"environments.evaluation.episodes_per_task"}  # keys of a section that a row of environments repeats
+    assert set(renamed.KEYS.values()) <= recorded
 
 
 @pytest.mark.parametrize("value", ["ppo_token", {"preset": "ppo_token"}, {"credit": "ppo_token"}])
@@ -92,9 +95,9 @@ def test_old_arguments_and_values_are_errors(config, section, said):
 
 
 def test_arguments_of_other_packages_keep_their_names():
-    theirs = {"environment": {"id": "theirs:Env-v0", "kwargs": {"seconds": 3, "shopper": "knowing", "tasks": [1]}}}
-    theirs["engine"] = {"name": "theirs:Engine", "options": {"deadline": 3}}
-    assert renamed.old_names(theirs) == [] and renamed.modernized(theirs) == theirs
+    expected = {"environment": {"id": "theirs:Env-v0", "kwargs": {"seconds": 3, "shopper": "knowing", "tasks": [1]}}}
+    expected["engine"] = {"name": "theirs:Engine", "options": {"deadline": 3}}
+    assert renamed.old_names(expected) == [] and renamed.modernized(expected) == expected
 
 
 def test_a_run_of_an_earlier_version_is_read_and_resumed(config, tmp_path):
@@ -103,11 +106,11 @@ def test_a_run_of_an_earlier_version_is_read_and_resumed(config, tmp_path):
     values = yaml.safe_load(path.read_text())
     for old, new in renamed.KEYS.items():
         section, _, name = new.rpartition(".")
-        part = values
+        segment = values
         for step in filter(None, section.split(".")):
-            part = part.get(step) if isinstance(part, dict) else None
-        if isinstance(part, dict) and name in part:
-            part[old.rpartition(".")[2]] = part.pop(name)
+            segment = segment.get(step) if isinstance(segment, dict) else None
+        if isinstance(segment, dict) and name in segment:
+            segment[old.rpartition(".")[2]] = segment.pop(name)
     values["algorithm"] |= {"preset": "ppo_token", "correction": {"name": "token", "cap": 2.0}}
     values["algorithm"]["credit"]["name"] = "ppo_token"
     path.write_text(yaml.safe_dump(values))
@@ -151,12 +154,12 @@ HISTORY = (":!CHANGELOG.md", ":!lab/log.md", ":!lab/results", ":!lab/studies")
 def test_no_old_name_is_left_in_the_repository():
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
-    words = "|".join(name.replace(".", r"\.") for name in UNAMBIGUOUS)
-    command = ["git", "grep", "-nIP", rf"(?<![\w-])({words})(?![\w-])", "--", ".", *HISTORY]
+    tokens = "|".join(name.replace(".", r"\.") for name in UNAMBIGUOUS)
+    command = ["git", "grep", "-nIP", rf"(?<![\w-])({tokens})(?![\w-])", "--", ".", *HISTORY]
     command += [":!gagpo/base/renamed.py", ":!tests/gagpo/settings/test_renamed.py"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert found.returncode in (0, 1), found.stderr
-    lines = [line for line in found.stdout.splitlines() if "is renamed to" not in line]  # tests of these errors
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode in (0, 1), process.stderr
+    lines = [line for line in process.stdout.splitlines() if "is renamed to" not in line]  # tests of these errors
     assert lines == []
 
 

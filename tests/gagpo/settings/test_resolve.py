@@ -29,11 +29,11 @@ def settings(tmp_path):
 
 
 def test_resolving_leaves_its_input_and_a_resolved_copy_unchanged(settings):
-    given = settings(*OPEN)
-    before = given.model_dump_json(), json.dumps(given.model_dump(mode="json", exclude_unset=True))
-    result = resolve(given, DERIVED)
-    assert (given.model_dump_json(), json.dumps(given.model_dump(mode="json", exclude_unset=True))) == before
-    assert result != given
+    arguments = settings(*OPEN)
+    before = arguments.model_dump_json(), json.dumps(arguments.model_dump(mode="json", exclude_unset=True))
+    result = resolve(arguments, DERIVED)
+    assert (arguments.model_dump_json(), json.dumps(arguments.model_dump(mode="json", exclude_unset=True))) == before
+    assert result != arguments
     assert resolve(result) == result and resolve(result, {"rollout.max_tokens": 9}) == result
 
 
@@ -76,8 +76,8 @@ def test_derived_values_fill_what_is_open(settings):
 def test_a_constant_is_the_response_limit_after_derived_values(settings):
     assert divide_by_response_limit(settings("algorithm=dr_grpo")).algorithm.aggregation.length == 512
     assert resolve(settings("algorithm=dr_grpo"), DERIVED).algorithm.aggregation.length == 7
-    own = settings("algorithm=dr_grpo", "algorithm.aggregation.length=40")
-    assert resolve(own, DERIVED).algorithm.aggregation.length == 40
+    reference = settings("algorithm=dr_grpo", "algorithm.aggregation.length=40")
+    assert resolve(reference, DERIVED).algorithm.aggregation.length == 40
 
 
 def test_a_thread_that_samples_ahead_has_workers(settings):

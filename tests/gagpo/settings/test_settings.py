@@ -116,9 +116,9 @@ def test_what_is_wrong_in_a_file_is_said_of_the_file(config):
 
 
 def test_values_mean_what_yaml_1_2_says(config):
-    given = "environment.kwargs={a: yes, b: 010, c: 1:30, d: 2020-01-01, e: 1e-3, f: 0o17, g: Off}"
+    arguments = "environment.kwargs={a: yes, b: 010, c: 1:30, d: 2020-01-01, e: 1e-3, f: 0o17, g: Off}"
     plain = {"a": "yes", "b": 10, "c": "1:30", "d": "2020-01-01", "e": 0.001, "f": 15, "g": "Off"}
-    settings = load(config(), [given])
+    settings = load(config(), [arguments])
     assert settings.environment.kwargs == plain
     again = config().with_name("again.yaml")
     again.write_text(dump(settings))

@@ -83,11 +83,11 @@ def test_a_table_with_other_columns_is_imitated(corridor, warm_model, table, tmp
     settings = load(corridor(), [f"model={tmp_path / 'm'}", data, f"sft.base_model={warm_model}"])
     from gagpo.model.loading import load_tokenizer
 
-    made = demonstrations_in(settings, load_tokenizer(warm_model), quiet=True)
-    assert made.tokenized and [episode.turns[0].observation for episode in made.episodes] == [
+    result = demonstrations_in(settings, load_tokenizer(warm_model), quiet=True)
+    assert result.tokenized and [episode.turns[0].observation for episode in result.episodes] == [
         f"cell {n} of 5" for n in range(3)
     ]
-    assert [episode.task for episode in made.episodes] == ["row 1", "row 2", "row 3"]
+    assert [episode.task for episode in result.episodes] == ["row 1", "row 2", "row 3"]
 
 
 def test_errors_name_file_row_and_columns(table, tiny, tmp_path):

@@ -74,8 +74,8 @@ def test_a_careless_expert_makes_as_many_random_moves_as_asked_and_all_are_imita
     turns = [careless.decide([state(seed, ["a", "b"])])[0] for seed in range(2000)]
     share = sum(turn.action != "on" for turn in turns) / len(turns)
     assert 0.36 < share < 0.44 and all(turn.trainable and turn.response == turn.action for turn in turns)
-    said = NoisyExpert(1.0, ["known"]).decide([state(1, None)])[0]
-    assert said.action == "known", "an environment that lists no actions offers those its expert has said"
+    messages = NoisyExpert(1.0, ["known"]).decide([state(1, None)])[0]
+    assert messages.action == "known", "an environment that lists no actions offers those its expert has said"
     assert NoisyExpert(1.0).decide([state(1, None)])[0].action == "on"
 
 
@@ -97,9 +97,9 @@ def test_the_derived_share_of_random_moves_wins_nearest_to_two_in_five(corridor)
 
 def test_mistakes_are_imitated_whether_the_episode_succeeds_or_not(corridor):
     settings = load(corridor(environment={"kwargs": {"max_turns": 10}}), ["sft.mistake_rate=0.5"])
-    shown = demonstrations(settings, quiet=True)
-    assert len(shown.episodes) == settings.sft.episodes and 0 < success_of(shown.episodes) < 1
-    assert shown.mistakes == 0.5
+    output = demonstrations(settings, quiet=True)
+    assert len(output.episodes) == settings.sft.episodes and 0 < success_of(output.episodes) < 1
+    assert output.mistakes == 0.5
 
 
 def test_an_imperfect_player_makes_half_of_the_episodes_unless_it_is_set(corridor, monkeypatch):
@@ -122,8 +122,8 @@ def test_without_an_expert_the_best_random_episodes_are_imitated(corridor, lever
         corridor(environment={"id": "lever:Lever-v0", "kwargs": {}}),
         [f"model={tmp_path / 'm'}", "sft.episodes=60", "sft.steps=4"],
     )
-    shown = demonstrations(settings, quiet=True)
-    assert len(shown.episodes) == 15 and success_of(shown.episodes) == 1.0 and not shown.imitable
+    output = demonstrations(settings, quiet=True)
+    assert len(output.episodes) == 15 and success_of(output.episodes) == 1.0 and not output.imitable
     assert (sft(settings, quiet=True) / "config.json").is_file()
 
 

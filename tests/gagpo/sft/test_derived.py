@@ -75,22 +75,22 @@ def test_larger_models_take_smaller_steps():
 
 
 def test_what_was_derived_is_said_and_written_to_the_run(config, tmp_path):
-    heard = []
-    sft(load(config), quiet=True, say=heard.append)
-    made = json.loads((tmp_path / "model" / "sft.json").read_text())
+    received = []
+    sft(load(config), quiet=True, say=received.append)
+    record = json.loads((tmp_path / "model" / "sft.json").read_text())
     assert {"rollout.max_tokens", "optimizer.learning_rate", "sft.mistake_rate", "sft.model.hidden_size"} <= set(
-        made["derived"]
+        record["derived"]
     )
-    keys = {key: value for key, value in made["derived"].items() if key != POSITIONS}
-    assert all(f"{key}={value}" in heard[0] for key, value in keys.items())
+    keys = {key: value for key, value in record["derived"].items() if key != POSITIONS}
+    assert all(f"{key}={value}" in received[0] for key, value in keys.items())
     load(config, [f"{key}={value}" for key, value in keys.items()])  # all that is printed as a key is one
-    assert heard[0].endswith(f"; the model reads at most {made['derived'][POSITIONS]} tokens")
-    assert [one["step"] for one in made["measured"]] == [2]
+    assert received[0].endswith(f"; the model reads at most {record['derived'][POSITIONS]} tokens")
+    assert [item["step"] for item in record["measured"]] == [2]
     folder = new_run(config, [], tmp_path / "runs")
     folder.write()
     written = yaml.safe_load((tmp_path / "runs" / "open" / "config.yaml").read_text())
-    assert written["rollout"]["max_tokens"] == made["derived"]["rollout.max_tokens"]
-    assert written["optimizer"]["learning_rate"] == made["derived"]["optimizer.learning_rate"]
+    assert written["rollout"]["max_tokens"] == record["derived"]["rollout.max_tokens"]
+    assert written["optimizer"]["learning_rate"] == record["derived"]["optimizer.learning_rate"]
     other = new_run(config, ["name=other", "rollout.max_tokens=40"], tmp_path / "runs")
     assert other.settings.rollout.max_tokens == 40
 

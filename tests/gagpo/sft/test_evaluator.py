@@ -29,8 +29,8 @@ MEASURED = ["sft.steps=null"]
 
 def episode(group, success, *turns):
     """Of a task group, with turns of (invalid, cut)."""
-    made = [Turn("", "", "", invalid=invalid, cut=cut) for invalid, cut in turns]
-    return Episode("t", group=group, success=success, turns=made)
+    result = [Turn("", "", "", invalid=invalid, cut=cut) for invalid, cut in turns]
+    return Episode("t", group=group, success=success, turns=result)
 
 
 def test_a_measure_counts_turns_and_groups():
@@ -108,10 +108,10 @@ def test_demonstrations_count_on_the_panels_own_tasks_which_may_be_harder(corrid
     monkeypatch.setattr(panels, "TASKS", 1)
     settings = load(corridor())
     (hard,) = evaluation_tasks(settings)
-    shown = [Episode(hard, success=number % 2 == 0) for number in range(400)]
-    others = [Episode("easy", success=True) for _ in range(600)]
-    assert success_target(settings, shown + others, True).demonstrations == pytest.approx(0.5, abs=0.02)
-    assert success_target(settings, others, True).demonstrations == 1.0, "the panel's task was not demonstrated"
+    output = [Episode(hard, success=number % 2 == 0) for number in range(400)]
+    remaining = [Episode("easy", success=True) for _ in range(600)]
+    assert success_target(settings, output + remaining, True).demonstrations == pytest.approx(0.5, abs=0.02)
+    assert success_target(settings, remaining, True).demonstrations == 1.0, "the panel's task was not demonstrated"
     mixed = [Episode("other", success=number % 2 == 0) for number in range(1000)]
     for success in (True, False):  # one demonstration says little about a task
         few = success_target(settings, [Episode(hard, success=success), *mixed], True)
@@ -147,12 +147,12 @@ def short(monkeypatch):
 def test_training_stops_when_the_panel_finds_no_fault(corridor, tmp_path, monkeypatch):
     short(monkeypatch)
     settings = load(corridor(), [f"model={tmp_path / 'm'}", *MEASURED])
-    heard = []
+    received = []
     monkeypatch.setattr(SftEvaluator, "faults", lambda self, measure: [] if measure.step >= 6 else ["more"])
-    sft(settings, quiet=True, say=heard.append)
-    steps = [line.split(":")[0] for line in heard if line.startswith("step ")]
+    sft(settings, quiet=True, say=received.append)
+    steps = [line.split(":")[0] for line in received if line.startswith("step ")]
     assert steps == ["step 3", "step 6"]
-    assert heard[0].startswith("derived: ") and "RL" in heard[-1]
+    assert received[0].startswith("derived: ") and "RL" in received[-1]
 
 
 class Interrupted(Exception):
@@ -179,21 +179,21 @@ def test_interrupted_training_with_a_panel_ends_in_the_same_weights(corridor, tm
     resumed = sft(other, quiet=True)
     assert len(done) == 8, "no step was taken twice"
     assert not list(tmp_path.glob("*.under-way"))
-    weights, others = load_model(str(straight)).state_dict(), load_model(str(resumed)).state_dict()
-    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    weights, remaining = load_model(str(straight)).state_dict(), load_model(str(resumed)).state_dict()
+    assert all(torch.equal(weights[name], remaining[name]) for name in weights)
     assert (straight / "sft.json").read_text() == (resumed / "sft.json").read_text()
 
 
 def test_the_panel_needs_no_more_memory_than_sampling_in_training(corridor, monkeypatch):
     """As many episodes at once, in the same precision: what a plan counts."""
     settings = load(corridor(), ["rollout.tasks=2", "rollout.group_size=3", "engine.dtype=bfloat16"])
-    seen = []
+    observed = []
 
     def watched(agent, pool, jobs, concurrency):
-        seen.append((concurrency, next(agent.engine.model.parameters()).dtype))
+        observed.append((concurrency, next(agent.engine.model.parameters()).dtype))
         return rollout(agent, pool, jobs, concurrency=concurrency)
 
     monkeypatch.setattr(panels, "rollout", watched)
     panel = SftEvaluator(settings, load_tokenizer(settings.model), SuccessTarget(0.1, 0.5))
     panel.measure(load_model(settings.model), 1)
-    assert seen == [(6, torch.bfloat16)]
+    assert observed == [(6, torch.bfloat16)]

@@ -33,8 +33,8 @@ def episode() -> Episode:
 @pytest.mark.parametrize("stray", [PROMPT, SKIPPED])
 def test_rows_mark_what_is_imitated_and_what_is_only_read(stray):
     (row,) = labelled_rows(episode(), stray)
-    read, said = [PROMPT] * 3, [RESPONSE] * 2
-    assert row.kind_L.tolist() == [SKIPPED, PROMPT, PROMPT, *said, *read, stray, stray, *read, *said]
+    read, messages = [PROMPT] * 3, [RESPONSE] * 2
+    assert row.kind_L.tolist() == [SKIPPED, PROMPT, PROMPT, *messages, *read, stray, stray, *read, *messages]
 
 
 def test_a_row_is_trained_on_with_or_without_what_is_read():
@@ -47,8 +47,8 @@ def test_a_row_is_trained_on_with_or_without_what_is_read():
 def test_rows_are_stored_as_they_are(tmp_path):
     rows = labelled_rows(episode()) * 2
     store_rows(rows, tmp_path / "rows.npz")
-    for one, again in zip(rows, stored_rows(tmp_path / "rows.npz"), strict=True):
-        assert (one.ids == again.ids).all() and (one.kind_L == again.kind_L).all()
+    for item, again in zip(rows, stored_rows(tmp_path / "rows.npz"), strict=True):
+        assert (item.ids == again.ids).all() and (item.kind_L == again.kind_L).all()
 
 
 def test_each_weight_has_one_optimizer_and_muon_gets_the_matrices_between_layers(tiny):
@@ -110,8 +110,8 @@ def test_a_signal_repeats_no_step(corridor, tmp_path, monkeypatch, moment, expec
     assert len(steps) == (20 if moment == "writing" else 12)
     resumed = sft(settings, quiet=True)
     assert len(steps) == expected
-    weights, others = load_model(str(straight)).state_dict(), load_model(str(resumed)).state_dict()
-    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    weights, remaining = load_model(str(straight)).state_dict(), load_model(str(resumed)).state_dict()
+    assert all(torch.equal(weights[name], remaining[name]) for name in weights)
 
 
 def test_a_damaged_state_is_named(corridor, tmp_path):

@@ -48,7 +48,9 @@ def stored(tmp_path):
 
     def store(*conversations, **more):
         path = tmp_path / "talk.jsonl"
-        path.write_text("".join(json.dumps({"messages": one, **more}) + "\n\n" for one in conversations))
+        path.write_text(
+            "".join(json.dumps({"messages": conversation, **more}) + "\n\n" for conversation in conversations)
+        )
         return path
 
     return store
@@ -58,8 +60,8 @@ def test_a_conversation_is_one_row_and_its_answers_are_imitated(stored, tiny):
     _, tokenizer = tiny
     (episode,) = read_messages(stored(TALK), tokenizer, 10)
     (row,) = labelled_rows(episode)
-    whole = tokenizer.apply_chat_template(TALK, tokenize=False)
-    assert tokenizer.decode(row.ids) == whole.removesuffix("\n")
+    apply_chat_template = tokenizer.apply_chat_template(TALK, tokenize=False)
+    assert tokenizer.decode(row.ids) == apply_chat_template.removesuffix("\n")
     imitated = tokenizer.decode(row.ids[row.kind_L == RESPONSE])
     assert imitated == 2 * f"right{tokenizer.eos_token}"
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|eot|>"]})
@@ -71,17 +73,17 @@ def test_a_conversation_is_one_row_and_its_answers_are_imitated(stored, tiny):
 def test_tool_calls_are_written_as_the_template_writes_them(stored, tiny):
     _, tokenizer = tiny
     (episode,) = read_messages(stored(CALLS), tokenizer, 10)
-    call, said = (tokenizer.decode(turn.response_ids) for turn in episode.turns)
+    call, messages = (tokenizer.decode(turn.response_ids) for turn in episode.turns)
     assert json.loads(call.split("<tool_call>")[1].split("</tool_call>")[0]) == {
         "name": "add",
         "arguments": {"a": 2, "b": 3},
     }
-    assert said == f"It is 5.{tokenizer.eos_token}" and len(labelled_rows(episode)) == 1
+    assert messages == f"It is 5.{tokenizer.eos_token}" and len(labelled_rows(episode)) == 1
 
 
 def test_a_template_that_drops_earlier_messages_gives_every_answer_a_row(stored, tiny):
     _, tokenizer = tiny
-    kept, tokenizer.chat_template = (
+    retained, tokenizer.chat_template = (
         tokenizer.chat_template,
         "{{ messages[-1].content if messages[-1].role == 'user' else messages[-2].content + '!' + messages[-1].content "
         "+ eos_token }}{{ '!' if add_generation_prompt }}",
@@ -89,7 +91,7 @@ def test_a_template_that_drops_earlier_messages_gives_every_answer_a_row(stored,
     try:
         (episode,) = read_messages(stored(TALK), tokenizer, 10)
     finally:
-        tokenizer.chat_template = kept
+        tokenizer.chat_template = retained
     assert [tokenizer.decode(row.ids) for row in labelled_rows(episode)] == [
         f"cell {number} of 5!right{tokenizer.eos_token}" for number in (2, 3)
     ]
@@ -320,12 +322,12 @@ def test_the_first_wrong_row_is_named_with_its_line_and_key(stored, tiny, line, 
 
 def test_a_template_that_raises_names_the_row(stored, tiny):
     _, tokenizer = tiny
-    kept, tokenizer.chat_template = tokenizer.chat_template, "{{ raise_exception('roles must alternate') }}"
+    retained, tokenizer.chat_template = tokenizer.chat_template, "{{ raise_exception('roles must alternate') }}"
     try:
         with pytest.raises(InvalidArgument, match=r"line 1: .*refuses it: roles must alternate"):
             read_messages(stored(TALK), tokenizer, 10)
     finally:
-        tokenizer.chat_template = kept
+        tokenizer.chat_template = retained
 
 
 def test_conversations_train_a_pretrained_model_and_the_best_one_is_kept(corridor, warm_model, stored, tmp_path):
@@ -333,13 +335,13 @@ def test_conversations_train_a_pretrained_model_and_the_best_one_is_kept(corrido
     changes = [f"model={tmp_path / 'm'}", f"sft.data={path}", "sft.steps=4", "sft.every=2", "sft.batch=4"]
     with pytest.raises(InvalidArgument, match=r"requires a pretrained model: set sft\.base_model"):
         sft(load(corridor(), changes), quiet=True)
-    said = []
-    folder = sft(load(corridor(), [*changes, f"sft.base_model={warm_model}"]), quiet=True, say=said.append)
+    messages = []
+    folder = sft(load(corridor(), [*changes, f"sft.base_model={warm_model}"]), quiet=True, say=messages.append)
     record = json.loads((folder / RECIPE).read_text())
     assert [one["step"] for one in record["measured"]] == [2, 4]
-    assert any(line.startswith("step 2: wins") and "demonstrations" not in line for line in said)
-    kept = max(record["measured"], key=lambda one: one["success"])["step"]
-    assert (f"the model of step {kept} is kept" in said) == (kept != 4)
+    assert any(line.startswith("step 2: wins") and "demonstrations" not in line for line in messages)
+    retained = max(record["measured"], key=lambda one: one["success"])["step"]
+    assert (f"the model of step {retained} is kept" in messages) == (retained != 4)
     trained = load_model(str(folder)).state_dict()
     assert not all(torch.equal(value, trained[name]) for name, value in load_model(warm_model).state_dict().items())
 

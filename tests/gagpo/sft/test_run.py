@@ -22,7 +22,7 @@ def test_what_sft_cannot_do_is_refused(corridor, changes, said):
 
 def test_several_environments_share_the_demonstrations_by_weight():
     settings = load("mixture", ["sft.episodes=100", "environments.maths.weight=2"])
-    assert [part.sft.episodes for part in settings_per_environment(settings)] == [25, 25, 50]
+    assert [segment.sft.episodes for segment in settings_per_environment(settings)] == [25, 25, 50]
     with pytest.raises(SettingsError, match=r"SFT in several environments needs sft\.steps"):
         sft(load("mixture", ["sft.steps=null"]), quiet=True)
 
@@ -46,9 +46,9 @@ def test_tokenizers_lose_nothing_and_treat_numbers_as_asked(numbers):
     tokenizer = train_tokenizer(["On the shelf 12, you see a mug 1, and a mug 2."] * 9, 500, numbers)
     for text in ("a mug 2.", "mug 1x, mug 12\n\n  shelf 3  \t7 mug", "\u00e9t\u00e9 1 \U0001f642 2", " 1 1"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
-    asked = {"words": [" shelf", " 12"], "digits": [" shelf", " ", "1", "2"], "names": [" shelf 12"]}
+    requests = {"words": [" shelf", " 12"], "digits": [" shelf", " ", "1", "2"], "names": [" shelf 12"]}
     tokens = [tokenizer.decode([token]) for token in tokenizer.encode("On the shelf 12, you")]
-    assert tokens == ["On", " the", *asked[numbers], ",", " you"]
+    assert tokens == ["On", " the", *requests[numbers], ",", " you"]
 
 
 def test_a_mark_is_one_token_and_what_follows_is_spelled_as_after_a_bracket():

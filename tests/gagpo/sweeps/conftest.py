@@ -17,14 +17,14 @@ def statuses(corridor, tmp_path):
     """So many runs as they are before a first start."""
 
     def make(count):
-        made = []
+        result = []
         config = load(corridor())
         for number in range(1, count + 1):
             overrides = (f"seed={number}", f"name=run-seed{number}")
             settings = config.model_copy(update={"seed": number, "name": f"run-seed{number}"})
             run = SweepRun("run", overrides, settings, tmp_path / "runs" / settings.name)
-            made.append(status_of(run, tmp_path / "logs"))
-        return made
+            result.append(status_of(run, tmp_path / "logs"))
+        return result
 
     return make
 

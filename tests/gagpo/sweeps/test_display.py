@@ -67,9 +67,9 @@ def test_a_terminal_gets_one_table_and_no_lines(statuses, clock, monkeypatch):
         write_row(runs[1], 1)
         clock.times[0] = 5.0
         display.watch()
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
-    assert lines == [] and "3 runs: 1 running, 2 waiting, 5 s" in shown
-    assert re.search(r"run-seed2\s*│ running\s*│\s*1/2 │\s*25\.0 │\s*0\.500", shown)
+    output = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert lines == [] and "3 runs: 1 running, 2 waiting, 5 s" in output
+    assert re.search(r"run-seed2\s*│ running\s*│\s*1/2 │\s*25\.0 │\s*0\.500", output)
 
 
 def test_a_quiet_sweep_shows_nothing(statuses, clock, capsys):
@@ -94,8 +94,8 @@ def test_the_table_fits_the_terminal_and_shows_what_matters(statuses, clock, mon
     display = SweepDisplay(runs, print, clock=clock)
     console = Console(file=io.StringIO(), width=columns)
     console.print(display.table())
-    shown = console.file.getvalue().splitlines()
-    assert max(map(len, shown)) <= columns
+    output = console.file.getvalue().splitlines()
+    assert max(map(len, output)) <= columns
     rows = display.table().rows
     assert len(rows) <= max(3, lines - 7) and [row[1] for row in rows].count("running") == min(4, len(rows))
     assert counts(runs) == "60 runs: 4 running, 1 failed, 15 waiting, 40 finished"

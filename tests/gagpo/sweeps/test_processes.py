@@ -55,12 +55,12 @@ def children():
 
 
 def test_a_failed_run_stops_no_other_and_names_its_error(runner, statuses):
-    runs, seen = statuses(4), []
-    runner(runs, ODD_FAILS, observe=lambda status: seen.append((status.run.name[-1], status.state))).run()
+    runs, observed = statuses(4), []
+    runner(runs, ODD_FAILS, observe=lambda status: observed.append((status.run.name[-1], status.state))).run()
     assert [status.state for status in runs] == ["failed", "finished", "failed", "finished"]
     assert runs[0].reason == "status 2: the disk is full"
     assert runs[0].log.read_text().startswith("$ gagpo train run.yaml seed=1 name=run-seed1 --runs ")
-    assert sorted(seen) == sorted([(n, "running") for n in "1234"] + [(s.run.name[-1], s.state) for s in runs])
+    assert sorted(observed) == sorted([(n, "running") for n in "1234"] + [(s.run.name[-1], s.state) for s in runs])
 
 
 def test_a_run_that_fails_before_its_start_returns_names_its_error(runner, statuses, monkeypatch):
@@ -78,13 +78,13 @@ def test_a_run_that_fails_before_its_start_returns_names_its_error(runner, statu
 
 
 def test_no_more_than_jobs_run_at_once(runner, statuses):
-    runs, most = statuses(4), []
+    runs, highest = statuses(4), []
 
     def observe(_):
-        most.append(sum(status.state == "running" for status in runs))
+        highest.append(sum(status.state == "running" for status in runs))
 
     runner(runs, "import time; time.sleep(0.3)", jobs=2, observe=observe).run()
-    assert max(most) == 2 and all(status.state == "finished" for status in runs)
+    assert max(highest) == 2 and all(status.state == "finished" for status in runs)
 
 
 def test_a_run_that_was_begun_is_resumed_and_a_finished_one_is_left(runner, statuses):

@@ -86,7 +86,7 @@ def test_tensorboard_purges_repeated_steps(tmp_path):
 
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
-    assert [(one.step, round(one.value, 3)) for one in events.Scalars("success_rate")] == [(1, 0.1), (2, 0.2)]
+    assert [(Scalar.step, round(Scalar.value, 3)) for Scalar in events.Scalars("success_rate")] == [(1, 0.1), (2, 0.2)]
 
 
 def test_wandb_resumes_the_same_run(tmp_path):
@@ -99,13 +99,18 @@ def test_wandb_resumes_the_same_run(tmp_path):
         "play(run, 'wandb')\nplay(run, 'wandb', resumed=2, steps=(3,))\n"
     )
     root = str(Path(__file__).resolve().parents[3])
-    own = {"PYTHONPATH": root, "HOME": str(tmp_path), "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    reference = {"PYTHONPATH": root, "HOME": str(tmp_path), "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **own}, check=True, timeout=240, cwd=root, capture_output=True
+        [sys.executable, "-c", code],
+        env={**os.environ, **reference},
+        check=True,
+        timeout=240,
+        cwd=root,
+        capture_output=True,
     )
-    kept = (tmp_path / "run" / "wandb-id").read_text()
+    text = (tmp_path / "run" / "wandb-id").read_text()
     folders = list((tmp_path / "run" / "wandb").glob("offline-run-*"))
-    assert {folder.name.rsplit("-", 1)[1] for folder in folders} == {kept}
+    assert {folder.name.rsplit("-", 1)[1] for folder in folders} == {text}
     assert all(list(folder.glob("*.wandb")) for folder in folders)
 
 

@@ -12,8 +12,8 @@ def ends(folder):
     """All that a run comes to, but for what the clock says."""
     rows = [{k: v for k, v in row.items() if k != "seconds_waited"} for row in timeless(folder.metrics())]
     saved = checkpoints.latest(folder.path / "checkpoints")
-    found = [weights(folder.path, part) for part in ("model", "average") if (saved.path / part).is_dir()]
-    return found, rows, saved.state()
+    results = [weights(folder.path, segment) for segment in ("model", "average") if (saved.path / segment).is_dir()]
+    return results, rows, saved.state()
 
 
 def require_equal(one, other):
@@ -25,14 +25,14 @@ def require_equal(one, other):
 
 def killed_after(done, whole, folder):
     """The folder of a run that was killed after so many iterations: a copy of ``whole`` without what came later."""
-    part = folder / f"part-{done}"
-    shutil.copytree(whole.path, part)
-    for saved in checkpoints.checkpoints(part / "checkpoints"):
+    segment = folder / f"part-{done}"
+    shutil.copytree(whole.path, segment)
+    for saved in checkpoints.checkpoints(segment / "checkpoints"):
         if saved.iteration > done:
             shutil.rmtree(saved.path)
-    for path in (part / "evals").glob("after-*.json"):
+    for path in (segment / "evals").glob("after-*.json"):
         path.unlink()
-    return part
+    return segment
 
 
 def killed_and_resumed(config, runs, rows):

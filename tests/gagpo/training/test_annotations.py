@@ -42,7 +42,8 @@ def test_turns_carry_the_credit_they_were_given(settings):
     assert np.concatenate([turn.ratios for turn in written]) == pytest.approx(np.linspace(0.5, 1.5, 12))
     assert np.concatenate([turn.gate_weights for turn in written]) == pytest.approx(columns["gate_weight_K"])
     record, thrown_record = (
-        episode_record(*pair, credits=found) for *pair, found in ((trained[0], credits[0]), (thrown, thrown_credits))
+        episode_record(*pair, credits=results)
+        for *pair, results in ((trained[0], credits[0]), (thrown, thrown_credits))
     )
     assert record["kept"] is True and record["turns"][0]["advantage"] == written[0].advantage
     assert "advantage" not in thrown_record["turns"][0] and thrown_record["kept"] is False
@@ -68,7 +69,7 @@ def test_a_critics_value_is_that_of_the_first_token():
 
 
 def spelled(ids):
-    return "".join(f"<{one}>" for one in ids)
+    return "".join(f"<{item}>" for item in ids)
 
 
 def test_a_record_says_what_was_read_and_token_by_token_what_was_answered():

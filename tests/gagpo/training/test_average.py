@@ -26,10 +26,10 @@ def test_the_average_is_that_of_all_iterations(run):
     train(folder, quiet=True)
     expected = load_file(f"{folder.settings.model}/model.safetensors")
     for iteration in (1, 2, 3):
-        found = load_file(folder.path / f"checkpoints/iteration-{iteration:06d}/model/model.safetensors")
+        file = load_file(folder.path / f"checkpoints/iteration-{iteration:06d}/model/model.safetensors")
         keep = (iteration - 1) / (iteration + 3)
         expected = {
-            name: keep * value.float() + (1 - keep) * found[name] for name, value in expected.items() if name in found
+            name: keep * value.float() + (1 - keep) * file[name] for name, value in expected.items() if name in file
         }
     averaged = weights(folder.path, "average")
     assert not same(averaged, weights(folder.path))
@@ -83,13 +83,13 @@ def test_swapping_twice_changes_nothing():
 def test_a_growing_average_lags_a_fifth_of_the_run_behind_and_forgets_its_start(iterations):
     """Weights that are 1 in one iteration and 0 in all others show what that iteration weighs in the end."""
     weighs = []
-    for one in range(iterations + 1):  # 0: the weights that a run begins with
-        average = float(one == 0)
+    for item in range(iterations + 1):  # 0: the weights that a run begins with
+        average = float(item == 0)
         for iteration in range(1, iterations + 1):
             keep = average_weight(iteration)
-            average = keep * average + (1 - keep) * (iteration == one)
+            average = keep * average + (1 - keep) * (iteration == item)
         weighs.append(average)
     assert weighs[0] == 0 and sum(weighs) == pytest.approx(1.0)
     assert weighs[1:] == sorted(weighs[1:])
-    lag = sum(weight * (iterations - one) for one, weight in enumerate(weighs))
+    lag = sum(weight * (iterations - item) for item, weight in enumerate(weighs))
     assert lag == pytest.approx((iterations - 1) / 5)

@@ -115,8 +115,8 @@ def test_settings_and_plans_ask_what_an_engine_can_do(corridor, plugin):
     served = resolve(load(corridor(), ["engine=my_engines:ServedOptions"]))
     assert served.algorithm.correction.name == "recompute"
     elsewhere = load(corridor(), ["engine={name: 'my_engines:ServedOptions', options: {addresses: ['http://a:1']}}"])
-    parts = [engine_parts(settings, shape_of(settings), 64, None) for settings in (served, elsewhere)]
-    assert [[part.name for part in engine] for engine in parts] == [["engine weights", "KV cache"], []]
+    segments = [engine_parts(settings, shape_of(settings), 64, None) for settings in (served, elsewhere)]
+    assert [[segment.name for segment in engine] for engine in segments] == [["engine weights", "KV cache"], []]
 
 
 @pytest.mark.parametrize(

@@ -47,13 +47,13 @@ def test_it_loads_with_transformers_and_plays_the_same_greedily(made, tmp_path):
 
     out = export(str(made), tmp_path / "out")
     assert (out / "model.safetensors").exists() and (out / "chat_template.jinja").exists()
-    theirs, tokenizer = AutoModelForCausalLM.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
-    assert theirs.dtype == torch.float32
+    expected, tokenizer = AutoModelForCausalLM.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
+    assert expected.dtype == torch.float32
     prompt = tokenizer.apply_chat_template([{"role": "user", "content": "corridor"}], add_generation_prompt=True)
     ids = np.asarray(prompt["input_ids"] if hasattr(prompt, "keys") else prompt, np.int32)
-    written = theirs.generate(torch.as_tensor(ids[None], dtype=torch.long), max_new_tokens=8, do_sample=False)[0]
-    own = TransformersEngine(load_model(str(out)), load_tokenizer(str(out)))
-    (response,) = own.generate([Request(1, ids, 1)], Sampling(0.0, 8))
+    written = expected.generate(torch.as_tensor(ids[None], dtype=torch.long), max_new_tokens=8, do_sample=False)[0]
+    transformers_engine = TransformersEngine(load_model(str(out)), load_tokenizer(str(out)))
+    (response,) = transformers_engine.generate([Request(1, ids, 1)], Sampling(0.0, 8))
     assert written[len(ids) :].tolist()[: len(response.ids)] == response.ids.tolist()
     panel = {"environment": "gagpo.envs.testing:gagpo-test/Corridor-v0", "split": "test", "kwargs": {"max_turns": 16}}
     choices = {**panel, "temperature": 0.0, "max_tokens": 3, "context": {"history": 0}, "workers": 0, "quiet": True}
@@ -111,14 +111,14 @@ def test_an_earlier_iteration_and_an_adapter_alone(made, tmp_path):
 
 def test_an_adapter_names_its_base_so_that_peft_finds_it_from_everywhere(corridor, warm_model, tmp_path, monkeypatch):
     peft = pytest.importorskip("peft")
-    place = Path(warm_model)
-    monkeypatch.chdir(place.parent)
-    config = corridor(model=place.name, lora={"rank": 2, "alpha": 2.0}, training={"iterations": 1})
+    path = Path(warm_model)
+    monkeypatch.chdir(path.parent)
+    config = corridor(model=path.name, lora={"rank": 2, "alpha": 2.0}, training={"iterations": 1})
     train(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     alone = export(str(tmp_path / "run"), tmp_path / "alone", adapter=True)
     monkeypatch.chdir("/")
-    theirs = peft.AutoPeftModelForCausalLM.from_pretrained(alone)
-    assert theirs.peft_config["default"].base_model_name_or_path == str(place.resolve())
+    from_pretrained = peft.AutoPeftModelForCausalLM.from_pretrained(alone)
+    assert from_pretrained.peft_config["default"].base_model_name_or_path == str(path.resolve())
 
 
 def test_what_is_there_or_not_there_is_refused(made, tmp_path):
@@ -132,11 +132,11 @@ def test_what_is_there_or_not_there_is_refused(made, tmp_path):
             export(str(source), out)
     assert names_a_run(str(made)) and names_a_run(f"{made}@1") and not names_a_run("episodes.jsonl")
     weights = made / "checkpoints" / "iteration-000001" / "model" / adapters.WEIGHTS
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:-1])
+    data = weights.read_bytes()
+    weights.write_bytes(data[:-1])
     with pytest.raises(CheckpointError, match="is damaged"):
         export(f"{made}@1", tmp_path / "new")
-    weights.write_bytes(whole)
+    weights.write_bytes(data)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
 
 
@@ -340,8 +340,11 @@ def test_the_exported_template_contains_the_prompt_of_training(made, tmp_path, a
     expected = make_context(tokenizer, env, prompt="tags").prompt([], "You see a wall.")
     elsewhere = AutoTokenizer.from_pretrained(out)
     chat = [{"role": "user", "content": "You see a wall."}]
-    shown = elsewhere.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    assert "inside <action>" in shown and elsewhere.encode(shown, add_special_tokens=False) == expected.tolist()
+    apply_chat_template = elsewhere.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert (
+        "inside <action>" in apply_chat_template
+        and elsewhere.encode(apply_chat_template, add_special_tokens=False) == expected.tolist()
+    )
 
 
 def test_an_export_imports_no_code_of_a_strangers_run(made, tmp_path, monkeypatch):

@@ -110,22 +110,22 @@ def test_a_process_that_ends_in_an_evaluation_ends_bit_equal(corridor, tmp_path,
         "rollout": {"ahead": ahead, "workers": 1},
     }
     config = corridor(**plan)
-    whole = run(config, tmp_path / "whole")
-    made = tmp_path / "runs" / "corridor"
+    full = run(config, tmp_path / "whole")
+    result = tmp_path / "runs" / "corridor"
     process = start(config, tmp_path / "runs")
-    wait_for_rows(made / "metrics.jsonl", 2, process)
+    wait_for_rows(result / "metrics.jsonl", 2, process)
     process.send_signal(number)  # the second evaluation takes longer than the trainer needs to get there
     process.communicate(timeout=60)
     assert process.returncode in (130, 143, -signal.SIGKILL)
-    assert not (made / "evals" / "iteration-0002-test.json").exists()
-    resumed = start(None, tmp_path / "runs", "--resume", made)
+    assert not (result / "evals" / "iteration-0002-test.json").exists()
+    resumed = start(None, tmp_path / "runs", "--resume", result)
     output, _ = resumed.communicate(timeout=300)
     assert resumed.returncode == 0, output
-    folder = RunFolder.open(made)
+    folder = RunFolder.open(result)
     if ahead and number != signal.SIGKILL:  # episodes sampled ahead may be sampled again, by newer weights
-        assert evaluations(folder).keys() == evaluations(whole).keys()
+        assert evaluations(folder).keys() == evaluations(full).keys()
         return
-    require_same(folder, whole)
+    require_same(folder, full)
 
 
 def test_what_a_killed_process_has_left_half_written_is_removed(corridor, tmp_path):

@@ -74,9 +74,9 @@ def model(request, warm_model):
 
 
 def test_a_new_adapter_changes_nothing_and_alone_gets_gradients(model):
-    plain, kind, names = logprobs(model), type(model), dict(named_tensors(model)).keys()
+    plain, type_name, names = logprobs(model), type(model), dict(named_tensors(model)).keys()
     inject(model, seed=1)
-    assert type(model) is kind and torch.equal(logprobs(model), plain)
+    assert type(model) is type_name and torch.equal(logprobs(model), plain)
     assert dict(named_tensors(model)).keys() == names
     forward(moved(model), IDS, PackedRows(LENGTHS), torch.arange(len(IDS))).log_softmax(-1)[:, 1].sum().backward()
     for name, parameter in model.named_parameters():
@@ -84,7 +84,7 @@ def test_a_new_adapter_changes_nothing_and_alone_gets_gradients(model):
         assert parameter.grad is None or parameter.grad.abs().max() > 0, name
     adapted = {name.rpartition(".")[2] for name in adapters.adapted_layers(model)}
     projections = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
-    assert adapted == ({"c_attn", "c_proj", "c_fc"} if kind.__name__.startswith("GPT2") else projections)
+    assert adapted == ({"c_attn", "c_proj", "c_fc"} if type_name.__name__.startswith("GPT2") else projections)
 
 
 def test_switched_off_it_is_the_base_and_on_again_afterwards(model):
@@ -105,13 +105,13 @@ def test_merged_tensors_compute_what_the_adapted_model_does(model):
     other = copy.deepcopy(model)
     plain = logprobs(model)
     inject(model)
-    wanted = logprobs(moved(model))
+    expected = logprobs(moved(model))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     copy_tensors(other, adapters.merged_tensors(model))
-    assert (logprobs(other) - wanted).abs().max() < 1e-5 < (plain - wanted).abs().max()
+    assert (logprobs(other) - expected).abs().max() < 1e-5 < (plain - expected).abs().max()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     merged = adapters.merge(model)
-    assert not adapters.is_adapted(merged) and (logprobs(merged) - wanted).abs().max() < 1e-5
+    assert not adapters.is_adapted(merged) and (logprobs(merged) - expected).abs().max() < 1e-5
 
 
 def test_an_engine_of_its_own_weights_gets_them_merged(warm_model):
@@ -127,9 +127,9 @@ def test_an_engine_of_its_own_weights_gets_them_merged(warm_model):
     (response,) = shared.generate([Request(0, IDS[:8].numpy().astype(np.int32), 5)], Sampling(max_tokens=4))
     ids = torch.cat([IDS[:8], torch.as_tensor(response.ids).long()])
     with torch.no_grad():
-        own = forward(model, ids, PackedRows([len(ids)]), torch.arange(len(ids))).log_softmax(-1)
-    own = own[7:-1].gather(-1, ids[8:, None])[:, 0]
-    np.testing.assert_allclose(response.logprobs, own, atol=1e-4)
+        reference = forward(model, ids, PackedRows([len(ids)]), torch.arange(len(ids))).log_softmax(-1)
+    reference = reference[7:-1].gather(-1, ids[8:, None])[:, 0]
+    np.testing.assert_allclose(response.logprobs, reference, atol=1e-4)
 
 
 def test_servers_get_them_merged(tiny):
@@ -143,8 +143,8 @@ def test_servers_get_them_merged(tiny):
             pass
         requests = [Request(0, np.arange(5, 20, dtype=np.int32), 0)]
         (served,) = engine.generate(requests, Sampling(0.0, max_tokens=6))
-        (own,) = TransformersEngine(model, tokenizer).generate(requests, Sampling(0.0, max_tokens=6))
-        assert served.ids.tolist() == own.ids.tolist() and engine.measures()["engine_gap"] < 1e-4
+        (reference,) = TransformersEngine(model, tokenizer).generate(requests, Sampling(0.0, max_tokens=6))
+        assert served.ids.tolist() == reference.ids.tolist() and engine.measures()["engine_gap"] < 1e-4
         engine.close()
 
 
@@ -157,8 +157,8 @@ def test_peft_reads_what_is_written(model, tmp_path):
     inject(model)
     assert Base.of("somewhere", model) == base
     adapters.save(moved(model), base, tmp_path / "adapter")
-    theirs = PeftModel.from_pretrained(other, str(tmp_path / "adapter")).base_model.model
-    assert torch.equal(logprobs(theirs), logprobs(model))
+    expected = PeftModel.from_pretrained(other, str(tmp_path / "adapter")).base_model.model
+    assert torch.equal(logprobs(expected), logprobs(model))
 
 
 # Runs -----------------------------------------------------------------------------------------------------------------
@@ -218,20 +218,20 @@ def test_evaluating_and_exporting_a_run(finished, tmp_path, warm_model):
     saved = checkpoints.latest(finished / "checkpoints")
     adapted = load_model(warm_model)
     adapters.read_into(adapted, saved.path / "model")
-    wanted = logprobs(adapted)
-    assert (logprobs(load_model(saved.model)) - wanted).abs().max() < 1e-5
+    expected = logprobs(adapted)
+    assert (logprobs(load_model(saved.model)) - expected).abs().max() < 1e-5
     result = evaluate(str(finished), quiet=True)
     assert 0 <= result.success.value <= 1
 
     outcome = CliRunner().invoke(app, ["export", str(finished), str(tmp_path / "merged")])
     assert outcome.exit_code == 0, outcome.output
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
-    own = load_model(str(tmp_path / "merged"))
+    eval = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
+    model = load_model(str(tmp_path / "merged"))
     assert load_tokenizer(str(tmp_path / "merged")).eos_token_id is not None
-    assert (logprobs(own) - wanted).abs().max() < 1e-5
+    assert (logprobs(model) - expected).abs().max() < 1e-5
     with torch.no_grad():
-        one = theirs(IDS[None, :8]).logits.log_softmax(-1)[0]
-    assert (one - wanted[:8]).abs().max() < 1e-4
+        item = eval(IDS[None, :8]).logits.log_softmax(-1)[0]
+    assert (item - expected[:8]).abs().max() < 1e-4
 
     outcome = CliRunner().invoke(app, ["export", str(finished), str(tmp_path / "alone"), "--adapter"])
     assert outcome.exit_code == 0 and same(load_file(tmp_path / "alone" / adapters.WEIGHTS), adapter_of(finished))
@@ -309,15 +309,15 @@ def test_without_peft_a_run_says_what_to_install(corridor, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["DeepSeek-V3 (MLA)", "GLM-4-MoE", "Mixtral", "Qwen3-MoE"])
 def test_experts_are_not_taken_for_the_linear_layers_of_their_names(tmp_path, name):
-    (family,) = (one for one in families.FAMILIES if one.name == name)
+    (family,) = (item for item in families.FAMILIES if item.name == name)
     model = families.tiny(family)
-    kind, names = model.config.model_type, [one for one, _ in model.named_parameters()]
-    linear = [one for one, module in model.named_modules() if isinstance(module, torch.nn.Linear)][:-1]
+    type_name, names = model.config.model_type, [item for item, _ in model.named_parameters()]
+    linear = [item for item, module in model.named_modules() if isinstance(module, torch.nn.Linear)][:-1]
     adapters.inject(model, 2, 2.0, "all-linear")
-    assert list(adapters.adapted_layers(model)) == linear and model.config.model_type == kind
+    assert list(adapters.adapted_layers(model)) == linear and model.config.model_type == type_name
     assert "model_type" not in vars(model.config)
     assert {type(module.base_layer) for module in adapters.adapted_layers(model).values()} == {torch.nn.Linear}
-    assert [one for one, _ in adapters.merged_tensors(model)] == names
+    assert [item for item, _ in adapters.merged_tensors(model)] == names
     logits = forward(model, torch.arange(3, 9), PackedRows([6]), torch.arange(6))
     logits.float().logsumexp(-1).sum().backward()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -328,4 +328,4 @@ def test_experts_are_not_taken_for_the_linear_layers_of_their_names(tmp_path, na
             parameter.zero_()
     adapters.load(model, tmp_path)
     assert any(bool(parameter.any()) for parameter in trained)
-    assert [one for one, _ in adapters.merge(model).named_parameters()] == names
+    assert [item for item, _ in adapters.merge(model).named_parameters()] == names

@@ -40,10 +40,10 @@ def published(warm_model, tmp_path):
 
 def test_a_base_in_bfloat16_trains_to_the_same_bits(corridor, tmp_path, published):
     model = f"model={published}"
-    whole = run(config_of(corridor, "float32"), tmp_path / "whole", model)
+    full = run(config_of(corridor, "float32"), tmp_path / "whole", model)
     half = run(config_of(corridor, "bfloat16"), tmp_path / "half", model)
-    assert same(adapter_of(half.path), adapter_of(whole.path))
-    pairs = zip(half.metrics(), whole.metrics(), strict=True)
+    assert same(adapter_of(half.path), adapter_of(full.path))
+    pairs = zip(half.metrics(), full.metrics(), strict=True)
     assert all(a[key] == b[key] for a, b in pairs for key in ("success_rate", "loss", "grad_norm", "mismatch_kl"))
 
 
@@ -85,11 +85,15 @@ def test_a_matrix_in_bfloat16_is_not_kept_converted_for_the_backward_pass(warm_m
     model = load_model(warm_model)
     inject(model)
     adapters.halve_base(model)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+    retained = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: retained.append(tensor) or tensor, lambda tensor: tensor
+    ):
         forward(model, torch.arange(8), PackedRows([8]), torch.arange(8)).sum().backward()
     sizes = {layer.base_layer.weight.shape for layer in adapters.adapted_layers(model).values()}
-    assert {tensor.dtype for tensor in kept if tensor.shape in sizes and not tensor.requires_grad} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in retained if tensor.shape in sizes and not tensor.requires_grad} == {
+        torch.bfloat16
+    }
 
 
 @pytest.mark.slow
@@ -101,5 +105,5 @@ def test_two_ranks_shard_a_base_in_bfloat16(tmp_path, published):
         config = write_config(tmp_path / base, published, training=training, lora=lora, engine=HALF["engine"])
         jobs[base] = (config, tmp_path / base / "run", None)
     train_in_two(list(jobs.values()), tmp_path)
-    whole, half = (adapter_of(place) for _, place, _ in jobs.values())
-    assert same(whole, half)
+    full, half = (adapter_of(location) for _, location, _ in jobs.values())
+    assert same(full, half)

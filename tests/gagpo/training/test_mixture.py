@@ -45,9 +45,9 @@ def test_killed_after_any_iteration_it_ends_bit_equal(mixture, tmp_path):
     training = {"iterations": 4, "max_checkpoints": 4}
     whole_run = run(mixture(rollout=ROLLOUT, training=training), tmp_path / "whole")
     for done in (1, 3):
-        part = RunFolder.open(killed_after(done, whole_run, tmp_path))
-        train(part, quiet=True)
-        require_equal(part, whole_run)
+        folder = RunFolder.open(killed_after(done, whole_run, tmp_path))
+        train(folder, quiet=True)
+        require_equal(folder, whole_run)
 
 
 @pytest.mark.slow
@@ -58,14 +58,14 @@ def test_two_ranks_do_what_one_does(mixture, tmp_path):
         optimizer={"learning_rate": 1e-3},
         evaluation={"tasks": 2, "before": False},
     )
-    one, two = tmp_path / "of-1", tmp_path / "of-2"
-    train_in_one([(config, one, None)])
+    item, two = tmp_path / "of-1", tmp_path / "of-2"
+    train_in_one([(config, item, None)])
     train_in_two([(config, two, None)], tmp_path)
-    for folder in (one, two):  # what is compared below is named by the only environment's split
-        for kind, ending in (("evals", "json"), ("episodes", "jsonl")):
-            path = folder / kind / f"after-long.test.{ending}"
-            (folder / kind / f"after-test.{ending}").write_bytes(path.read_bytes())
-    require_same_run(one, two)
+    for folder in (item, two):  # what is compared below is named by the only environment's split
+        for type_name, ending in (("evals", "json"), ("episodes", "jsonl")):
+            path = folder / type_name / f"after-long.test.{ending}"
+            (folder / type_name / f"after-test.{ending}").write_bytes(path.read_bytes())
+    require_same_run(item, two)
 
 
 def test_every_env_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
@@ -75,12 +75,12 @@ def test_every_env_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
         episodes = {env: row[f"episodes/{env}"] for env in ("long", "short")}
         assert episodes == {"long": 4 * 3.0, "short": 2 * 3.0}
         for name in ("success_rate", "reward_mean", "mean_turns"):
-            own = sum(row[of_environment(name, env)] * count for env, count in episodes.items())
-            assert own / sum(episodes.values()) == pytest.approx(row[name])
+            reference = sum(row[of_environment(name, env)] * count for env, count in episodes.items())
+            assert reference / sum(episodes.values()) == pytest.approx(row[name])
         for name in ("invalid_rate", "response_tokens", "truncated_responses"):
             turns = {env: row[f"turns/{env}"] for env in episodes}
-            own = sum(row[of_environment(name, env)] * count for env, count in turns.items())
-            assert own / sum(turns.values()) == pytest.approx(row[name])
+            reference = sum(row[of_environment(name, env)] * count for env, count in turns.items())
+            assert reference / sum(turns.values()) == pytest.approx(row[name])
         groups = {"long": 4, "short": 2}
         zero = sum(row[of_environment("zero_advantage_groups", env)] * count for env, count in groups.items()) / 6
         assert zero == pytest.approx(row["zero_advantage_groups"])
@@ -97,10 +97,10 @@ def test_every_env_has_its_share_its_numbers_and_its_panel(mixture, tmp_path):
     page = write_report(folder.path).read_text()
     result = Page(page).text.partition("success % tasks before after average")[2]
     assert re.match(r" long\.test .+ short\.test .+ the whole \d", result), "the average stands beside the rest"
-    (shown,) = index([read], [])["runs"]
-    assert shown["environments"] == ["long", "short"]
-    told = {finding.sentence.partition(": ")[0] for finding in health(folder.metrics())}
-    assert {"long", "short"} <= told
+    (output,) = index([read], [])["runs"]
+    assert output["environments"] == ["long", "short"]
+    reported = {finding.sentence.partition(": ")[0] for finding in health(folder.metrics())}
+    assert {"long", "short"} <= reported
 
 
 def test_a_run_is_evaluated_in_every_env_and_as_a_whole(mixture, tmp_path):
@@ -111,7 +111,7 @@ def test_a_run_is_evaluated_in_every_env_and_as_a_whole(mixture, tmp_path):
     assert [outcomes[name].result.task_set.kwargs["max_turns"] for name in outcomes] == [16, 6]
     together = whole(outcome.result for outcome in outcomes.values())
     results = [outcome.result for outcome in outcomes.values()]
-    assert together.value == sum(one.successes for one in results) / sum(one.episodes for one in results)
+    assert together.value == sum(result.successes for result in results) / sum(result.episodes for result in results)
     assert (tmp_path / "played.long.jsonl").exists() and (tmp_path / "played.short.jsonl").exists()
     with pytest.raises(SettingsError, match=r"several environments: name one with --env \(long, short\)"):
         measure(EvaluationRequest(model=str(folder.path)))
@@ -124,26 +124,30 @@ def test_its_panels_are_those_of_a_run_of_that_env_alone(mixture, corridor, tmp_
     settings = {"training": {"iterations": 0}, "evaluation": {"tasks": 4, "episodes_per_task": 2}}
     mixed = run(mixture(**settings), tmp_path / "mixed")
     alone = run(corridor(**settings), tmp_path / "alone")
-    found = [EvalResult.load(mixed.path / "evals" / "before-long.test.json")]
-    found.append(EvalResult.load(alone.path / "evals" / "before-test.json"))
-    assert found[0].task_set == found[1].task_set and found[0].tasks == found[1].tasks
+    results = [EvalResult.load(mixed.path / "evals" / "before-long.test.json")]
+    results.append(EvalResult.load(alone.path / "evals" / "before-test.json"))
+    assert results[0].task_set == results[1].task_set and results[0].tasks == results[1].tasks
 
 
 def test_states_of_two_envs_never_meet(mixture, tmp_path):
     """Both corridors show the same texts and have the same states; the doors are the same ones too."""
     trainer = Trainer(RunFolder.create(tmp_path / "run", load(mixture(rollout=ROLLOUT))), quiet=True)
     with open_run_pool(trainer.settings) as pool:
-        found = trainer.collector.collect(trainer.sampler.agent, pool, 0)
+        collect = trainer.collector.collect(trainer.sampler.agent, pool, 0)
     texts = {
-        name: {turn.observation for one in found.episodes if one.environment == name for turn in one.turns}
+        name: {
+            turn.observation for episode in collect.episodes if episode.environment == name for turn in episode.turns
+        }
         for name in ("long", "short")
     }
     assert texts["long"] & texts["short"]
     for key in ("auto", "state", "observation", "history"):
-        turns = turns_for(found.episodes, trainer.settings.algorithm.credit.model_copy(update={"state_key": key}))
+        turns = turns_for(collect.episodes, trainer.settings.algorithm.credit.model_copy(update={"state_key": key}))
         env_N = turns.env_E[turns.episode_N]
-        own, other = ({*turns.state_N[env_N == number], *turns.end_state_E[turns.env_E == number]} for number in (0, 1))
-        assert own and other and not own & other, key
+        reference, other = (
+            {*turns.state_N[env_N == number], *turns.end_state_E[turns.env_E == number]} for number in (0, 1)
+        )
+        assert reference and other and not reference & other, key
 
 
 def row_of(**changes):
@@ -178,9 +182,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("rows, said", HOSTILE.values(), ids=HOSTILE)
 def test_what_is_wrong_with_a_row_is_said_of_the_row(corridor, rows, said):
-    given = {"environments": ENVIRONMENTS_TRIED} if rows is None else {"environment": None, "environments": rows}
+    arguments = {"environments": ENVIRONMENTS_TRIED} if rows is None else {"environment": None, "environments": rows}
     with pytest.raises(SettingsError, match=said) as caught:
-        load(corridor(**given))
+        load(corridor(**arguments))
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
@@ -218,17 +222,17 @@ def test_a_credit_over_the_batch_is_given_in_each_env_by_itself(mixture, tmp_pat
         episodes = trainer.collector.collect(trainer.sampler.agent, pool, 0).episodes
     from gagpo.credit import advantages
 
-    settings, found = trainer.settings.algorithm.credit, []
+    settings, results = trainer.settings.algorithm.credit, []
     for factor in (1.0, 10.0):
         for episode in episodes:
             scale = factor if episode.environment == "long" else 1.0
             episode.turns = [replace(turn, reward=number % 3 * scale) for number, turn in enumerate(episode.turns)]
         turns = turns_for(episodes, settings)
-        found.append(advantages(turns, settings).advantage)
-    np.testing.assert_allclose(found[0], found[1], atol=1e-5)  # the norm adds a little to a deviation
+        results.append(advantages(turns, settings).advantage)
+    np.testing.assert_allclose(results[0], results[1], atol=1e-5)  # the norm adds a little to a deviation
     alone = [episode for episode in episodes if episode.environment == "short"]
-    own = np.array([episode.environment == "short" for episode in episodes for _ in episode.turns])
-    np.testing.assert_array_equal(found[1][own], advantages(turns_for(alone, settings), settings).advantage)
+    reference = np.array([episode.environment == "short" for episode in episodes for _ in episode.turns])
+    np.testing.assert_array_equal(results[1][reference], advantages(turns_for(alone, settings), settings).advantage)
 
 
 def test_a_row_is_overridden_by_its_name_or_number(mixture):
@@ -237,12 +241,12 @@ def test_a_row_is_overridden_by_its_name_or_number(mixture):
         0
     ].context.prompt.name == "tags"
     assert ENVIRONMENTS_TRIED[1].get("weight") is None
-    for override, said in {
+    for override, messages in {
         "environments.shrt.weight=3": "there is no row 'shrt'; nearest: short",
         "environment.kwargs.seed=3": "there are several environments; write environments.NAME.kwargs.seed=...",
         "environments.2.weight=3": "there is no row '2'",
         "environments.short.wieght=3": r"unknown key 'environments\.1\.wieght'",
         "environments.short.weight=0": r"environments\.1\.weight",
     }.items():
-        with pytest.raises(SettingsError, match=said):
+        with pytest.raises(SettingsError, match=messages):
             load(mixture(), [override])

@@ -60,35 +60,35 @@ def walking(corridor, tmp_path, monkeypatch):
 
 def test_a_run_killed_in_mid_iteration_ends_bit_equal_and_leaves_no_program(walking, tmp_path):
     config = walking()
-    whole = run(config, tmp_path / "whole")
+    full = run(config, tmp_path / "whole")
     killed = killed_and_resumed(config, tmp_path / "runs", 1)
-    require_equal(killed, whole)
-    assert all(row["reward_mean"] > 0 and row["updates"] for row in whole.metrics())
-    here = {one.pid for one in psutil.process_iter(["cwd"]) if one.info["cwd"] == str(tmp_path)}
+    require_equal(killed, full)
+    assert all(row["reward_mean"] > 0 and row["updates"] for row in full.metrics())
+    here = {item.pid for item in psutil.process_iter(["cwd"]) if item.info["cwd"] == str(tmp_path)}
     assert here <= {os.getpid()}
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_programs_are_sampled_ahead(walking, tmp_path, deterministic):
     config = walking(rollout={"ahead": 1, "deterministic": deterministic, "workers": 1})
-    whole = run(config, tmp_path / "whole")
-    rows = whole.metrics()
+    full = run(config, tmp_path / "whole")
+    rows = full.metrics()
     assert [row["iteration"] for row in rows] == [1, 2, 3]
     assert rows[-1]["staleness_max"] == 1 or not deterministic  # without it, a slow program begins after the update
     assert all(np.isfinite(row["loss"]) and row["restarted_episodes"] == 0 for row in rows)
-    part = RunFolder.open(killed_after(1, whole, tmp_path))
-    train(part, quiet=True)
+    folder = RunFolder.open(killed_after(1, full, tmp_path))
+    train(folder, quiet=True)
     if deterministic:
-        require_equal(part, whole)
+        require_equal(folder, full)
 
 
 @pytest.mark.slow
 def test_two_ranks_have_a_gateway_each_and_do_what_one_does(walking, tmp_path):
     config = walking(training={"iterations": 2}, optimizer={"learning_rate": 1e-3})
-    one, two = tmp_path / "of-1", tmp_path / "of-2"
-    train_in_one([(config, one, None)])
+    item, two = tmp_path / "of-1", tmp_path / "of-2"
+    train_in_one([(config, item, None)])
     train_in_two([(config, two, None)], tmp_path)
-    require_same_run(one, two)
+    require_same_run(item, two)
 
 
 def test_a_vllm_server_answers_programs(walking, warm_model, tmp_path):

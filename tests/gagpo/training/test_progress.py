@@ -14,7 +14,7 @@ from gagpo.training.trainer import train
 @pytest.fixture
 def bars(monkeypatch):
     """Every bar of training with its last state, in order."""
-    shown = []
+    output = []
 
     @contextmanager
     def track(label, total, unit, quiet=False, bound=False, inner=False):
@@ -29,10 +29,10 @@ def bars(monkeypatch):
 
         meter.advance = noted
         yield meter
-        shown.append((label, unit, meter.done, meter.total, notes))
+        output.append((label, unit, meter.done, meter.total, notes))
 
     monkeypatch.setattr(progress, "track", track)
-    return shown
+    return output
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

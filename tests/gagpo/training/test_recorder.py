@@ -22,20 +22,20 @@ def wide(monkeypatch):
 @pytest.fixture
 def reads(monkeypatch):
     """Every time that a run's metrics or settings are read, by the name of the file."""
-    found = []
+    results = []
 
     def counted(name):
         original = getattr(run_folder, name)
 
         def call(path, *rest, **options):
-            found.append(path.name)
+            results.append(path.name)
             return original(path, *rest, **options)
 
         monkeypatch.setattr(run_folder, name, call)
 
     counted("metric_rows")
     counted("load")
-    return found
+    return results
 
 
 def test_metrics_and_settings_are_read_once_and_a_continued_run_knows_its_past(corridor, tmp_path, reads):
@@ -54,13 +54,13 @@ def test_metrics_and_settings_are_read_once_and_a_continued_run_knows_its_past(c
 
 
 def test_what_is_said_of_a_continued_runs_health_is_about_all_of_it(corridor, tmp_path):
-    heard = []
+    received = []
     config = corridor(rollout={"group_size": 1}, training={"iterations": 3, "save_every": 1}, evaluation={"tasks": 1})
     train(RunFolder.create(tmp_path / "run", load(config)), quiet=True)
     folder = RunFolder.open(tmp_path / "run")
     folder.change(["training.iterations=4"])
-    train(folder, report=heard.append, quiet=True)
-    (line,) = [one.line for one in heard if isinstance(one, WarningIssued)]
+    train(folder, report=received.append, quiet=True)
+    (line,) = [item.line for item in received if isinstance(item, WarningIssued)]
     assert line == health_line(folder.metrics()) != health_line(folder.metrics()[-1:])
 
 
@@ -99,29 +99,29 @@ def train_folder(config, path):
 
 
 def test_what_happens_is_told_in_order_by_kind(corridor, tmp_path):
-    heard = []
+    received = []
     config = corridor(training={"iterations": 2}, evaluation={"every": 1, "tasks": 1})
-    train(RunFolder.create(tmp_path / "run", load(config)), report=heard.append, quiet=True)
-    told = [one for one in heard if not isinstance(one, WarningIssued)]
-    labels = [one.label for one in told if isinstance(one, EvaluationFinished)]
+    train(RunFolder.create(tmp_path / "run", load(config)), report=received.append, quiet=True)
+    reported = [item for item in received if not isinstance(item, WarningIssued)]
+    labels = [item.label for item in reported if isinstance(item, EvaluationFinished)]
     assert labels == ["before-test", "iteration-0001-test", "after-test", "average-test"]
-    kinds = [type(one) for one in told]
+    type_names = [type(item) for item in reported]
     once = [EvaluationFinished, IterationFinished]
-    assert kinds == [FormatsChosen, *once, *once, EvaluationFinished, EvaluationFinished]
-    assert all(str(one) and "\n" not in str(one) for one in heard)
+    assert type_names == [FormatsChosen, *once, *once, EvaluationFinished, EvaluationFinished]
+    assert all(str(item) and "\n" not in str(item) for item in received)
 
 
 def test_an_iteration_in_which_no_row_can_teach_is_reported(corridor, tmp_path):
-    heard = []
+    received = []
     alone = {"algorithm": {"preset": "grpo", "kl": {"coefficient": 0.0}}, "rollout": {"group_size": 1}}
     config = corridor(**alone, training={"iterations": 1}, evaluation={"tasks": 1})
     folder = RunFolder.create(tmp_path / "run", load(config))
-    train(folder, report=lambda event: heard.append(str(event)), quiet=True)
+    train(folder, report=lambda event: received.append(str(event)), quiet=True)
     (row,) = folder.metrics()
     assert "approx_kl" not in row and "entropy" not in row
     assert row["updates"] == 0 and "grad_norm" not in row
-    assert any("zero groups 100 %  " in line and "nothing to learn from" in line for line in heard)
-    assert not any("nan" in line for line in heard)
+    assert any("zero groups 100 %  " in line and "nothing to learn from" in line for line in received)
+    assert not any("nan" in line for line in received)
 
 
 ROW = {
@@ -146,11 +146,11 @@ LEARNED = {
 
 @pytest.mark.parametrize("columns", [60, 80, 120, 190])
 def test_a_line_fits_the_terminal_and_loses_whole_fields_from_the_right(monkeypatch, columns):
-    whole = str(IterationFinished(ROW | LEARNED))
+    full = str(IterationFinished(ROW | LEARNED))
     monkeypatch.setenv("COLUMNS", str(columns))
     line = str(IterationFinished(ROW | LEARNED))
-    assert len(line) <= columns and whole.startswith(line) and (line == whole or whole[len(line) :].startswith("  "))
-    assert len(line) > columns - 25 or line == whole
+    assert len(line) <= columns and full.startswith(line) and (line == full or full[len(line) :].startswith("  "))
+    assert len(line) > columns - 25 or line == full
 
 
 def test_an_iteration_in_one_line():

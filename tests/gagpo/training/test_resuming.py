@@ -45,7 +45,7 @@ def test_a_random_combination_ends_bit_equal(corridor, tmp_path, number):
         f"{key}={yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}" for key, value in chosen.items()
     ]
     overrides += ["training.iterations=4", "training.save_every=1", "training.max_checkpoints=4"]
-    whole = run(config, tmp_path / "whole", *overrides)
-    part = RunFolder.open(killed_after(rng.randint(1, 3), whole, tmp_path))
-    train(part, quiet=True)
-    require_equal(part, whole)
+    full = run(config, tmp_path / "whole", *overrides)
+    folder = RunFolder.open(killed_after(rng.randint(1, 3), full, tmp_path))
+    train(folder, quiet=True)
+    require_equal(folder, full)

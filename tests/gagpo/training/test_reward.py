@@ -74,8 +74,10 @@ def test_groups_are_kept_by_what_training_pays(corridor):
     for reward, rounds in (("environment", 1), ("success", 2)):
         settings = load(corridor(environment=short, algorithm=sampling, reward=reward))
         tasks = make_env(GENEROUS).tasks("train")
-        made = OnPolicyCollector(settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers))
-        assert play(made, Walker()).rounds == rounds
+        on_policy_collector = OnPolicyCollector(
+            settings, Schedule(settings, {"": tasks}), Controllers(settings.algorithm.controllers)
+        )
+        assert play(on_policy_collector, Walker()).rounds == rounds
 
 
 def test_only_turns_that_know_their_success_can_pay_for_it():
@@ -94,10 +96,10 @@ def test_the_viewer_gives_the_credit_that_the_run_gave(corridor, tmp_path):
     config = corridor(environment=None, environments=envs, **changes)
     folder = run(config, tmp_path / "run")
     episodes, problems = read_episode_file(folder.path / "episodes" / "train-0001.jsonl")
-    assert not problems and {one.environment for one in episodes} == {"one", "two"}
-    assert any(not turn.valid for one in episodes for turn in one.turns)
-    for one, told in zip(episodes, credit_of_run(folder.path)(episodes), strict=True):
-        assert told.advantages["gagpo"] == pytest.approx([turn.advantage for turn in one.turns], abs=1e-6)
+    assert not problems and {episode.environment for episode in episodes} == {"one", "two"}
+    assert any(not turn.valid for episode in episodes for turn in episode.turns)
+    for episode, reported in zip(episodes, credit_of_run(folder.path)(episodes), strict=True):
+        assert reported.advantages["gagpo"] == pytest.approx([turn.advantage for turn in episode.turns], abs=1e-6)
 
 
 def test_what_pays_is_one_of_two(corridor):

@@ -21,9 +21,9 @@ def sampler(settings, ranks):
 @pytest.mark.parametrize(("ahead", "processes"), [(0, 1), (0, 2), (1, 1)])
 def test_the_engine_shares_weights_only_where_nothing_else_changes_or_splits_them(corridor, ahead, processes):
     settings = with_machine_formats(load(corridor(rollout={"ahead": ahead, "workers": 1})), width=32)
-    made, policy = sampler(settings, Ranks(0, processes))
+    result, policy = sampler(settings, Ranks(0, processes))
     shared = processes == 1 and not ahead
-    assert made.engine.shares_weights is shared and (made.engine.model is policy.model) is shared
+    assert result.engine.shares_weights is shared and (result.engine.model is policy.model) is shared
 
 
 @pytest.mark.parametrize(("ahead", "processes", "remedy"), [(0, 2, "processes=1"), (1, 1, "rollout.ahead=0")])

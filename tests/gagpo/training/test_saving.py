@@ -83,9 +83,9 @@ def test_a_kill_while_one_is_written_leaves_the_earlier_ones(corridor, tmp_path)
     folder = RunFolder.create(tmp_path / "run", load(corridor(training=training)))
     done = subprocess.run([sys.executable, "-c", KILLED, str(folder.path)], env={**os.environ}, timeout=600)
     assert done.returncode == -signal.SIGKILL
-    (kept,) = checkpoints.checkpoints(folder.path / "checkpoints")
-    kept.verify()
-    assert kept.iteration == 1
+    (retained,) = checkpoints.checkpoints(folder.path / "checkpoints")
+    retained.verify()
+    assert retained.iteration == 1
     train(RunFolder.open(folder.path), quiet=True)
     assert checkpoints.latest(folder.path / "checkpoints").iteration == 4
     assert not list((folder.path / "checkpoints").glob(".*"))

@@ -38,8 +38,8 @@ def watched(config, folder, *overrides):
 
     def updated(*arguments, **named):
         calls.append("update")
-        own = trainer.sampler.engine.model.parameters()
-        held.append((len(trainer.sampler.engine._slot), sum(p.untyped_storage().nbytes() for p in own)))
+        parameters = trainer.sampler.engine.model.parameters()
+        held.append((len(trainer.sampler.engine._slot), sum(p.untyped_storage().nbytes() for p in parameters)))
         return update(*arguments, **named)
 
     trainer.learner.updater.update = updated
@@ -62,9 +62,9 @@ def test_a_sleeping_engine_is_never_asked(corridor, tmp_path, dtype, average):
     assert "submit" in calls or "generate" in calls
     assert all(sessions == 0 for sessions, _ in held)
     assert all((weights == 0) == (dtype == "bfloat16") for _, weights in held)
-    own, learner = trainer.sampler.engine.model.parameters(), trainer.learner
+    reference, learner = trainer.sampler.engine.model.parameters(), trainer.learner
     with learner.average.applied() if average else nullcontext():
-        pairs = zip(own, learner.model.parameters(), strict=True)
+        pairs = zip(reference, learner.model.parameters(), strict=True)
         assert all(torch.equal(a.detach(), b.detach().to(a.dtype)) for a, b in pairs)
 
 

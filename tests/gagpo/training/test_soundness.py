@@ -68,16 +68,18 @@ def test_every_damage_to_a_checkpoint_is_noticed_and_named(saved):
     saved.verify()
     for _ in range(120):
         path = rng.choice(files)
-        whole = path.read_bytes()
-        kind = rng.choice(["flip", "cut", "empty", "remove", "add"])
-        if kind == "flip":
-            place = rng.randrange(len(whole))
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << rng.randrange(8))]) + whole[place + 1 :])
-        elif kind == "cut":
-            path.write_bytes(whole[: rng.randrange(len(whole))])
-        elif kind == "empty":
+        data = path.read_bytes()
+        type_name = rng.choice(["flip", "cut", "empty", "remove", "add"])
+        if type_name == "flip":
+            randrange = rng.randrange(len(data))
+            path.write_bytes(
+                data[:randrange] + bytes([data[randrange] ^ (1 << rng.randrange(8))]) + data[randrange + 1 :]
+            )
+        elif type_name == "cut":
+            path.write_bytes(data[: rng.randrange(len(data))])
+        elif type_name == "empty":
             path.write_bytes(b"")
-        elif kind == "remove":
+        elif type_name == "remove":
             path.unlink()
         else:
             path.with_name("extra.bin").write_bytes(b"x")
@@ -85,7 +87,7 @@ def test_every_damage_to_a_checkpoint_is_noticed_and_named(saved):
             saved.verify()
         assert str(saved.path) in str(caught.value) and "\n" not in str(caught.value)
         path.with_name("extra.bin").unlink(missing_ok=True)
-        path.write_bytes(whole)
+        path.write_bytes(data)
     saved.verify()
 
 
@@ -97,13 +99,13 @@ def test_a_damaged_checkpoint_stops_the_resume_and_is_named(corridor, tmp_path):
     folder = trained(corridor(training={"iterations": 1}), tmp_path / "run")
     saved = checkpoints.latest(folder.path / "checkpoints").path
     for name in ("optimizer/shard-00001-model-00001-of-00001.safetensors", "state.json", "model/model.safetensors"):
-        whole = (saved / name).read_bytes()
-        flipped = whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:]
-        for damaged in (whole[:50], flipped):
+        data = (saved / name).read_bytes()
+        flipped = data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
+        for damaged in (data[:50], flipped):
             (saved / name).write_bytes(damaged)
             with pytest.raises(CheckpointError, match=rf"iteration-000001.*{Path(name).name} is damaged"):
                 Trainer(RunFolder.open(folder.path), quiet=True)
-        (saved / name).write_bytes(whole)
+        (saved / name).write_bytes(data)
     for state in ('{"iteration": 1}', "null", "[]", "[" * 100_000, NO_CONTROLLERS, LONG):
         (saved / "state.json").write_text(state)
         manifest.write(saved)  # intact on disk, but not a state
@@ -126,17 +128,17 @@ def test_parameters_that_are_not_finite_are_never_saved(tiny, tmp_path):
 def test_an_old_checkpoint_never_counts_as_whole_while_it_goes(tiny, tmp_path, monkeypatch):
     model, tokenizer = tiny
     optimizer = torch.optim.AdamW(model.parameters())
-    seen = []
+    observed = []
 
     def killed(path, **_):
-        seen.append([one.iteration for one in checkpoints.checkpoints(tmp_path)])
+        observed.append([checkpoint.iteration for checkpoint in checkpoints.checkpoints(tmp_path)])
         raise KeyboardInterrupt
 
     written(tmp_path, 1, model, tokenizer, optimizer, {}, 1)
     monkeypatch.setattr("gagpo.base.durable.shutil.rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
         written(tmp_path, 2, model, tokenizer, optimizer, {}, 1)
-    assert seen == [[2]]
+    assert observed == [[2]]
     monkeypatch.undo()
     written(tmp_path, 3, model, tokenizer, optimizer, {}, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["iteration-000003"]
@@ -165,16 +167,16 @@ def test_a_trained_model_is_never_measured_as_before(corridor, tmp_path):
 
 def test_a_finished_run_is_extended_to_the_very_end_of_a_longer_one(corridor, tmp_path):
     config = corridor()
-    whole = trained(config, tmp_path / "whole", "training.iterations=3")
+    full = trained(config, tmp_path / "whole", "training.iterations=3")
     short = trained(config, tmp_path / "short", "training.iterations=1")
     after_one, average_of_one = (
         (short.path / "evals" / f"{stage}-test.json").read_bytes() for stage in ("after", "average")
     )
     train(resume_run(short.path, ["training.iterations=3"]), quiet=True)
-    assert same(weights(whole.path), weights(short.path))
+    assert same(weights(full.path), weights(short.path))
     assert (short.path / "evals" / "iteration-0001-test.json").read_bytes() == after_one
     for stage in ("after", "average"):
-        results = [EvalResult.load(one.path / "evals" / f"{stage}-test.json").tasks for one in (whole, short)]
+        results = [EvalResult.load(item.path / "evals" / f"{stage}-test.json").tasks for item in (full, short)]
         assert results[0] == results[1]
     assert (short.path / "evals" / "earlier-average-0001-test.json").read_bytes() == average_of_one
     assert average_of_one != (short.path / "evals" / "average-test.json").read_bytes()
@@ -235,7 +237,7 @@ def test_a_signal_waits_until_weights_are_whole():
 
 def test_an_interrupted_run_saves_and_ends_like_an_uninterrupted_one(corridor, tmp_path):
     config = corridor(training={"iterations": 3, "save_every": 100})
-    whole = trained(config, tmp_path / "whole")
+    full = trained(config, tmp_path / "whole")
     folder = RunFolder.create(tmp_path / "cut", load(config))
 
     def interrupt(event):
@@ -246,13 +248,13 @@ def test_an_interrupted_run_saves_and_ends_like_an_uninterrupted_one(corridor, t
         train(folder, report=interrupt, quiet=True)
     assert checkpoints.latest(folder.path / "checkpoints").iteration == 2
     train(RunFolder.open(folder.path), quiet=True)
-    assert same(weights(whole.path), weights(folder.path))
+    assert same(weights(full.path), weights(folder.path))
     assert len(folder.metrics()) == 3
 
 
 def test_a_second_interruption_within_an_update_saves_no_half_of_it(corridor, tmp_path):
     config = corridor(training={"iterations": 3, "save_every": 100, "minibatches": 2}, evaluation={"tasks": 1})
-    whole = trained(config, tmp_path / "whole")
+    full = trained(config, tmp_path / "whole")
     folder = RunFolder.create(tmp_path / "cut", load(config))
     trainer = Trainer(folder, quiet=True)
     optimizer = trainer.learner.optimizer
@@ -270,8 +272,8 @@ def test_a_second_interruption_within_an_update_saves_no_half_of_it(corridor, tm
         trainer.run()
     assert len(steps) == 3 and len(folder.metrics()) == 1
     train(RunFolder.open(folder.path), quiet=True)
-    assert same(weights(whole.path), weights(folder.path))
-    assert [row["loss"] for row in folder.metrics()] == [row["loss"] for row in whole.metrics()]
+    assert same(weights(full.path), weights(folder.path))
+    assert [row["loss"] for row in folder.metrics()] == [row["loss"] for row in full.metrics()]
 
 
 def test_a_step_that_makes_weights_worthless_ends_the_run_at_once(corridor, tmp_path, monkeypatch):

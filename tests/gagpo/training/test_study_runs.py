@@ -48,20 +48,20 @@ def begun(tmp_path, monkeypatch):
 
 
 def test_what_was_left_open_is_derived(config, begun):
-    found = begun(load(config()))
-    assert (found.optimizer.learning_rate, found.rollout.max_tokens) == (3e-3, 5)
+    results = begun(load(config()))
+    assert (results.optimizer.learning_rate, results.rollout.max_tokens) == (3e-3, 5)
 
 
 def test_what_was_set_stays(config, begun):
-    asked = load(config(), ["optimizer.learning_rate=1e-4", "rollout.max_tokens=7"])
-    assert begun(asked) == asked
+    requests = load(config(), ["optimizer.learning_rate=1e-4", "rollout.max_tokens=7"])
+    assert begun(requests) == requests
 
 
 def test_a_specialist_has_the_rate_of_its_mixture(config, begun):
     mixture = load(config(environment=None, environments=ENVIRONMENTS_TRIED))
-    found = begun(specialist_of(mixture, "long", 400))
-    assert (found.optimizer.learning_rate, found.rollout.max_tokens) == (3e-3, 5)
-    assert found.training.max_turns == 400
+    results = begun(specialist_of(mixture, "long", 400))
+    assert (results.optimizer.learning_rate, results.rollout.max_tokens) == (3e-3, 5)
+    assert results.training.max_turns == 400
 
 
 def test_rows_that_were_not_run_again_stay():
@@ -70,7 +70,7 @@ def test_rows_that_were_not_run_again_stay():
         return RunRow(label=label, seed=seed, after=after, reward_after=after, area=after, **facts)
 
     earlier = [row("b", 1, 0.5), row("b", 2, 0.5), row("gone", 1, 0.5), row("a, averaged", 1, 0.5)]
-    found = with_earlier([row("b", 2, 0.7), row("a", 1, 0.7)], earlier, ["a", "b"])
-    assert [(one.label, one.seed, one.after) for one in found] == [
+    results = with_earlier([row("b", 2, 0.7), row("a", 1, 0.7)], earlier, ["a", "b"])
+    assert [(result.label, result.seed, result.after) for result in results] == [
         *(("a", 1, 0.7), ("a, averaged", 1, 0.5), ("b", 1, 0.5), ("b", 2, 0.7))
     ]

@@ -95,7 +95,7 @@ def wait_for_rows(path, count, process, seconds=120):
 
 def test_a_run_killed_in_mid_iteration_ends_bit_equal(corridor, tmp_path):
     config = corridor(training={"iterations": 5, "save_every": 2}, rollout={"workers": 1}, evaluation={"tasks": 2})
-    whole = run(config, tmp_path / "whole")
+    full = run(config, tmp_path / "whole")
 
     killed = tmp_path / "runs" / "corridor"
     process = start(config, tmp_path / "runs")
@@ -105,11 +105,11 @@ def test_a_run_killed_in_mid_iteration_ends_bit_equal(corridor, tmp_path):
     assert checkpoints.latest(killed / "checkpoints").iteration < 5
 
     train(RunFolder.open(killed), quiet=True)
-    assert same(weights(killed), weights(whole.path))
-    assert timeless(RunFolder.open(killed).metrics()) == timeless(whole.metrics())
+    assert same(weights(killed), weights(full.path))
+    assert timeless(RunFolder.open(killed).metrics()) == timeless(full.metrics())
     for stage in ("before", "after"):
         name = f"evals/{stage}-test.json"
-        assert EvalResult.load(killed / name).tasks == EvalResult.load(whole.path / name).tasks
+        assert EvalResult.load(killed / name).tasks == EvalResult.load(full.path / name).tasks
 
 
 ADAPTIVE = {"preset": "agpo_adaptive", "controllers": {"agpo": {"probe": 3}}}
@@ -128,10 +128,10 @@ def test_controllers_critics_adapters_averages_and_positions_are_resumed(corrido
     from tests.gagpo.training.resuming import killed_after, require_equal
 
     training = {"iterations": 3, "save_every": 1, "max_checkpoints": 3}
-    whole = run(corridor(**changes, training=training, evaluation={"tasks": 1}), tmp_path / "whole")
-    part = RunFolder.open(killed_after(1, whole, tmp_path))
-    train(part, quiet=True)
-    require_equal(part, whole)
+    full = run(corridor(**changes, training=training, evaluation={"tasks": 1}), tmp_path / "whole")
+    folder = RunFolder.open(killed_after(1, full, tmp_path))
+    train(folder, quiet=True)
+    require_equal(folder, full)
 
 
 # One for each kind of gate, critic and controller; the others differ from these in their credit.
@@ -196,13 +196,13 @@ def bytes_of(folder):
 def test_a_second_start_of_a_name_changes_nothing_of_the_first(corridor, tmp_path, monkeypatch):
     config = corridor(training={"iterations": 1})
     first, second, third = (RunFolder.new(tmp_path / "run", load(config, [f"seed={seed}"])) for seed in range(3))
-    made, go_on, refusals, compared = threading.Event(), threading.Event(), [], []
+    result, go_on, refusals, compared = threading.Event(), threading.Event(), [], []
 
     class Slow(Trainer):
         def __init__(self, folder, *more):
             super().__init__(folder, *more)
             if folder is second:  # it has found no run of the name, and is about to write
-                made.set()
+                result.set()
                 assert go_on.wait(300)
 
     def start_second():
@@ -220,7 +220,7 @@ def test_a_second_start_of_a_name_changes_nothing_of_the_first(corridor, tmp_pat
     monkeypatch.setattr("gagpo.training.trainer.Trainer", Slow)
     other = threading.Thread(target=start_second)
     other.start()
-    assert made.wait(300)
+    assert result.wait(300)
     train(first, report=let_it_go_on, quiet=True)
     assert compared[0] == compared[1] and compared[0]
     assert len(refusals) == 1 and "another process is writing" in refusals[0]
@@ -297,19 +297,19 @@ def test_interrupting_says_how_to_go_on_and_leaves_no_process(corridor, tmp_path
 @pytest.mark.parametrize("signals", [1, 2])
 def test_interrupting_a_save_that_begins_ends_the_run_in_order(corridor, tmp_path, monkeypatch, signals):
     """While a writer is begun it is none that can be waited for: one signal is held, of two the second ends the run."""
-    told = []
+    reported = []
 
     class Interrupted(threading.Thread):
         def start(self):
-            while len(told) < signals:
-                told.append(signal.SIGINT)
-                signal.raise_signal(told[-1])
+            while len(reported) < signals:
+                reported.append(signal.SIGINT)
+                signal.raise_signal(reported[-1])
             super().start()
 
     monkeypatch.setattr("gagpo.base.background.threading", SimpleNamespace(Thread=Interrupted))
     with pytest.raises(KeyboardInterrupt):
         run(corridor(training={"iterations": 5}), tmp_path / "run")
     monkeypatch.undo()
-    assert told and RunFolder.open(tmp_path / "run").metrics()[-1]["iteration"] == 1
+    assert reported and RunFolder.open(tmp_path / "run").metrics()[-1]["iteration"] == 1
     assert checkpoints.latest(tmp_path / "run" / "checkpoints").iteration == 1
     train(RunFolder.open(tmp_path / "run"), quiet=True)

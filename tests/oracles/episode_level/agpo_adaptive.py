@@ -11,10 +11,10 @@ from tests.oracles.batch import deviation, kl_terms, mates, mean, mean_over_sequ
 def quantile(values, share):
     """Linear interpolation between the sorted values."""
     ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    below = math.floor(place)
+    location = share * (len(ordered) - 1)
+    below = math.floor(location)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return ordered[below] + (location - below) * (ordered[above] - ordered[below])
 
 
 def dispersion_of(values, measure="std"):
@@ -80,8 +80,8 @@ def radius(
 def uncertainty(successes, weights=(1.0, 1.0, 0.0), dispersion="std", skewness="authors"):
     """weights: of the dispersion, the votes and the skewness."""
     values = [float(success) for success in successes]
-    parts = (dispersion_of(values, dispersion), vote_entropy(values), abs(skewness_of(values, skewness)))
-    return sum(weight * part for weight, part in zip(weights, parts, strict=True))
+    segments = (dispersion_of(values, dispersion), vote_entropy(values), abs(skewness_of(values, skewness)))
+    return sum(weight * segment for weight, segment in zip(weights, segments, strict=True))
 
 
 def temperature(successes, usual, base=1.0, gain=0.15, bounds=(0.5, 1.5), **options):

@@ -7,10 +7,10 @@ from tests.oracles.batch import deviation, mates, mean, mean_over_sequences, per
 
 def advantages(batch, delta=1.0, bonus=-1.0):
     def advantage(episode):
-        signs = [1.0 if other.success else -1.0 for other in mates(batch, episode)]
-        own = 1.0 if episode.success else -1.0
-        scale = math.sqrt(deviation(signs, ddof=0) ** 2 + delta**2)
-        return (own - mean(signs)) / scale + (bonus if own < 0 else 0.0)
+        symbols = [1.0 if other.success else -1.0 for other in mates(batch, episode)]
+        reference = 1.0 if episode.success else -1.0
+        scale = math.sqrt(deviation(symbols, ddof=0) ** 2 + delta**2)
+        return (reference - mean(symbols)) / scale + (bonus if reference < 0 else 0.0)
 
     return per_episode(batch, advantage)
 

@@ -13,8 +13,8 @@ def loss(batch, advantages):
     total = 0.0
     for episode, numbers in zip(batch, advantages, strict=True):
         advantage = numbers[0][0]
-        sign = (advantage > 0) - (advantage < 0)
+        symbol = (advantage > 0) - (advantage < 0)
         log_ratio = torch.cat([turn.new - turn.old for turn in episode.turns])
-        held = sign * torch.minimum(sign * log_ratio, sign * torch.clamp(log_ratio, -0.4, 0.4))
+        held = symbol * torch.minimum(symbol * log_ratio, symbol * torch.clamp(log_ratio, -0.4, 0.4))
         total = total + advantage * torch.exp(held.mean())
     return -total / len(batch)

@@ -24,6 +24,6 @@ def token_loss(batch, advantages):
         ratio = torch.exp(torch.cat([turn.new - turn.old for turn in episode.turns]).mean()).detach()
         terms.append([])
         for turn, row in zip(episode.turns, numbers, strict=True):
-            own = ratio * torch.exp(turn.new) / torch.exp(turn.new).detach()
-            terms[-1].append(clipped(own, row[0], 3e-4, 4e-4))
+            reference = ratio * torch.exp(turn.new) / torch.exp(turn.new).detach()
+            terms[-1].append(clipped(reference, row[0], 3e-4, 4e-4))
     return -mean_over_sequences(terms)

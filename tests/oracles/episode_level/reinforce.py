@@ -9,7 +9,7 @@ def advantages(batch, gamma=1.0):
     for episode in batch:
         paid = [[0.0] * (len(turn.new) - 1) + [turn.reward - turn.penalty] for turn in episode.turns]
         flat = [x for row in paid for x in row]
-        ahead = iter([sum(gamma**k * x for k, x in enumerate(flat[place:])) for place in range(len(flat))])
+        ahead = iter([sum(gamma**k * x for k, x in enumerate(flat[location:])) for location in range(len(flat))])
         returns.append([[next(ahead) for _ in row] for row in paid])
     return whitened(returns)
 

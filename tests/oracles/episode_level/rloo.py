@@ -5,8 +5,8 @@ from tests.oracles.batch import kl_terms, mates, mean, mean_over_tokens, per_epi
 
 def advantages(batch):
     def advantage(episode):
-        others = [other.total for other in mates(batch, episode) if other is not episode]
-        return episode.total - mean(others) if others else 0.0
+        remaining = [other.total for other in mates(batch, episode) if other is not episode]
+        return episode.total - mean(remaining) if remaining else 0.0
 
     return per_episode(batch, advantage)
 

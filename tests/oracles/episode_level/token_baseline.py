@@ -18,24 +18,24 @@ def energy(turn):
 
 def paths(episode):
     """Of each token its return-to-go and the energy spent up to it."""
-    found, spent = [], 0.0
+    results, spent = [], 0.0
     for t, turn in enumerate(episode.turns):
-        left = sum(later.reward - later.penalty for later in episode.turns[t:])
+        remaining = sum(later.reward - later.penalty for later in episode.turns[t:])
         for each in energy(turn):
             spent += each
-            found.append((left, spent))
-    return found
+            results.append((remaining, spent))
+    return results
 
 
 def advantages(batch):
     result = []
     for episode in batch:
-        own, others = paths(episode), [paths(other) for other in mates(batch, episode)]
+        reference, remaining = paths(episode), [paths(other) for other in mates(batch, episode)]
         flat = []
-        for k, (left, _) in enumerate(own):
-            here = [path[k] for path in others if k < len(path)]
+        for k, (before, _) in enumerate(reference):
+            here = [path[k] for path in remaining if k < len(path)]
             baseline = sum(g * w for g, w in here) / (sum(w for _, w in here) + 1e-8)
-            flat.append(left - baseline if len({g for g, _ in here}) > 1 else 0.0)
+            flat.append(before - baseline if len({g for g, _ in here}) > 1 else 0.0)
         rows, begin = [], 0
         for turn in episode.turns:
             rows.append(flat[begin : begin + len(turn.new)])

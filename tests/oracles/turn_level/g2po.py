@@ -17,7 +17,7 @@ def advantages(batch, gamma=0.95):
             paid = sum(turn.reward for turn in other.turns)
             for t, turn in enumerate(other.turns):
                 visits.setdefault(turn.state, []).append(gamma ** (len(other.turns) - t) * paid)
-        value = {state: mean(seen) for state, seen in visits.items()}
+        value = {state: mean(observed) for state, observed in visits.items()}
         steps = []  # of the whole group: episode, state, value of what follows, fine
         for other in group:
             ending = sum(turn.reward for turn in other.turns) if other.success else 0.0

@@ -36,9 +36,9 @@ def visit_value(episode, t, gamma, proxy):
 def state_value(batch, episode, t, gamma, proxy, leave_one_out, scope):
     """V of the state of turn t: the mean over its visits, perhaps without this one."""
     every = visits(batch, episode, episode.turns[t].state, scope)
-    others = [(other, place) for other, place in every if not (other is episode and place == t)]
-    used = others if leave_one_out and others else every
-    return mean(visit_value(other, place, gamma, proxy) for other, place in used)
+    remaining = [(other, location) for other, location in every if not (other is episode and location == t)]
+    used = remaining if leave_one_out and remaining else every
+    return mean(visit_value(other, location, gamma, proxy) for other, location in used)
 
 
 def value_after_cut(batch, episode, own, gamma, proxy, scope):
@@ -46,7 +46,7 @@ def value_after_cut(batch, episode, own, gamma, proxy, scope):
     if episode.end == episode.turns[-1].state:
         return own
     every = visits(batch, episode, episode.end, scope)
-    return mean(visit_value(other, place, gamma, proxy) for other, place in every) if every else own
+    return mean(visit_value(other, location, gamma, proxy) for other, location in every) if every else own
 
 
 def graph_values(batch, episode, gamma, scope, bootstrap):
@@ -97,8 +97,8 @@ def compared(batch, raw, episode, t, norm, scope):
     if norm == "batch":
         return [x for row in raw for x in row]
     if norm == "state":
-        place = {id(other): number for number, other in enumerate(batch)}
-        return [raw[place[id(other)]][k] for other, k in visits(batch, episode, episode.turns[t].state, scope)]
+        location = {id(other): number for number, other in enumerate(batch)}
+        return [raw[location[id(other)]][k] for other, k in visits(batch, episode, episode.turns[t].state, scope)]
     return [x for other, row in zip(batch, raw, strict=True) if other.group == episode.group for x in row]
 
 
@@ -129,7 +129,7 @@ def advantages(
     raw = raw_advantages(batch, gamma, lam, proxy, leave_one_out, bootstrap_truncated, scope)
     trajectory = group_relative(batch)
     numbers = zip(raw if norm == "none" else normalised(batch, raw, norm, scope), trajectory, strict=True)
-    return per_turn(batch, [[x + episode_weight * whole[0][0] for x in row] for row, whole in numbers])
+    return per_turn(batch, [[x + episode_weight * full[0][0] for x in row] for row, full in numbers])
 
 
 def loss(batch, advantages, ratio_pool="mean"):

@@ -27,21 +27,21 @@ def advantages(batch, gamma=0.95, norm="mean_std", step_weight=1.0, statistics="
         totals = [sum(turn.reward for turn in other.turns) for other in mates(batch, episode)]
         if statistics == "turn":
             totals = [
-                sum(one.reward for one in other.turns) - turn.penalty
+                sum(item.reward for item in other.turns) - turn.penalty
                 for other in mates(batch, episode)
                 for turn in other.turns
             ]
-        own = sum(turn.reward for turn in episode.turns)
+        reference = sum(turn.reward for turn in episode.turns)
         numbers.append([])
         for t, turn in enumerate(episode.turns):
             peers = [
-                discounted(other, gamma, fined=False)[place] - its.penalty
+                discounted(other, gamma, fined=False)[location] - its.penalty
                 for other in mates(batch, episode)
-                for place, its in enumerate(other.turns)
+                for location, its in enumerate(other.turns)
                 if same(its.state, turn.state)
             ]
             step = discounted(episode, gamma, fined=False)[t] - turn.penalty
-            numbers[-1].append(normalised(own - turn.penalty, totals) + step_weight * normalised(step, peers))
+            numbers[-1].append(normalised(reference - turn.penalty, totals) + step_weight * normalised(step, peers))
     return per_turn(batch, numbers)
 
 

@@ -9,8 +9,8 @@ def graph_steps(batch):
     steps = []
     for episode in batch:
         group = mates(batch, episode)
-        place = [other is episode for other in group].index(True)
-        steps.append(graphgpo.step_advantages(group, graphgpo.graph_rewards(group))[place])
+        location = [other is episode for other in group].index(True)
+        steps.append(graphgpo.step_advantages(group, graphgpo.graph_rewards(group))[location])
     return steps
 
 

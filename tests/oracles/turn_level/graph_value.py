@@ -12,14 +12,14 @@ def solved_values(group, gamma=0.95):
     for episode in group:
         for turn, after in zip(episode.turns, [*episode.turns[1:], None], strict=True):
             visits[turn.state].append((turn.reward - turn.penalty, None if after is None else after.state))
-    left = torch.eye(len(states), dtype=torch.float64)
+    eye = torch.eye(len(states), dtype=torch.float64)
     right = torch.zeros(len(states), dtype=torch.float64)
     for row, state in enumerate(states):
         for reward, after in visits[state]:
             right[row] += reward / len(visits[state])
             if after is not None:
-                left[row, states.index(after)] -= gamma / len(visits[state])
-    return dict(zip(states, torch.linalg.solve(left, right).tolist(), strict=True))
+                eye[row, states.index(after)] -= gamma / len(visits[state])
+    return dict(zip(states, torch.linalg.solve(eye, right).tolist(), strict=True))
 
 
 def temporal_differences(batch, gamma=0.95):

@@ -18,12 +18,12 @@ def edges(group):
 
 def distance(group, start, goal=GOAL):
     """Breadth first; infinite where the goal cannot be reached."""
-    seen, frontier, steps = {start}, {start}, 0
+    observed, frontier, steps = {start}, {start}, 0
     while frontier:
         if goal in frontier:
             return steps
-        frontier = {v for u, v in edges(group) if u in frontier} - seen
-        seen |= frontier
+        frontier = {v for u, v in edges(group) if u in frontier} - observed
+        observed |= frontier
         steps += 1
     return math.inf
 
@@ -58,9 +58,9 @@ def advantages(batch, divide=True, step_weight=1.0, **options):
     numbers = []
     for episode in batch:
         group = mates(batch, episode)
-        place = [other is episode for other in group].index(True)
-        step = step_advantages(group, graph_rewards(group, **options), divide)[place]
-        numbers.append([step_weight * x + episode_advantages(group, divide)[place] for x in step])
+        location = [other is episode for other in group].index(True)
+        step = step_advantages(group, graph_rewards(group, **options), divide)[location]
+        numbers.append([step_weight * x + episode_advantages(group, divide)[location] for x in step])
     return per_turn(batch, numbers)
 
 

@@ -7,7 +7,7 @@ def advantages(batch, gamma=0.95, depth=2, alpha=1.0, norm="mean_std", weight_of
     def context(episode, t, c):
         if t < c:
             return None
-        return [episode.turns[place].state for place in range(t - c, t + 1)]
+        return [episode.turns[location].state for location in range(t - c, t + 1)]
 
     numbers = []
     for episode in batch:
@@ -15,12 +15,12 @@ def advantages(batch, gamma=0.95, depth=2, alpha=1.0, norm="mean_std", weight_of
         for t in range(len(episode.turns)):
             total = weights = 0.0
             for c in range(depth + 1):
-                own = context(episode, t, c)
+                reference = context(episode, t, c)
                 peers = [
-                    discounted(other, gamma)[place]
+                    discounted(other, gamma)[location]
                     for other in mates(batch, episode)
-                    for place in range(len(other.turns))
-                    if own is not None and context(other, place, c) == own
+                    for location in range(len(other.turns))
+                    if reference is not None and context(other, location, c) == reference
                 ]
                 if len(peers) < 2:
                     continue

@@ -23,16 +23,16 @@ TINY = 1e-12
 
 def shares(group):
     """For each state and each edge: trajectories that meet it, the successful ones, and meetings beyond the first."""
-    found = {}
+    results = {}
     for episode in group:
         states = path(episode)
         met = states + list(pairwise(states))
         for element in set(met):
-            row = found.setdefault(element, [0, 0, 0])
+            row = results.setdefault(element, [0, 0, 0])
             row[0] += 1
             row[1] += episode.success
             row[2] += met.count(element) - 1
-    return found
+    return results
 
 
 def over_largest(scores):
@@ -69,52 +69,52 @@ PAPER = {
 
 
 def milestones(group, theta, rho, kappa, k):
-    found, every = shares(group), edges(group)
+    results, every = shares(group), edges(group)
     rate = mean(float(episode.success) for episode in group)
     successes = sum(episode.success for episode in group)
-    degree = {s: sum((u == s) + (v == s) for u, v in every) for s in found if not isinstance(s, tuple)}
-    busiest = max((d for s, d in degree.items() if found[s][1]), default=1)
+    degree = {s: sum((u == s) + (v == s) for u, v in every) for s in results if not isinstance(s, tuple)}
+    busiest = max((d for s, d in degree.items() if results[s][1]), default=1)
 
     def p(element):
-        return found[element][1] / found[element][0]
+        return results[element][1] / results[element][0]
 
     branch = {}
     for edge in every:
-        others = siblings(edge, every)
-        branch[edge] = p(edge) - mean(p(other) for other in others) if others else 0.0
+        remaining = siblings(edge, every)
+        branch[edge] = p(edge) - mean(p(other) for other in remaining) if remaining else 0.0
     largest = max(abs(credit) for credit in branch.values())
     progress = {}
     for u, v in every:
-        if not found[u, v][1]:
+        if not results[u, v][1]:
             continue
-        others = siblings((u, v), every)
-        worse = (1 - p((u, v))) - mean(1 - p(other) for other in others) if others else (1 - p(v)) - (1 - rate)
+        remaining = siblings((u, v), every)
+        worse = (1 - p((u, v))) - mean(1 - p(other) for other in remaining) if remaining else (1 - p(v)) - (1 - rate)
         nearer = distance(group, u) - distance(group, v)
         gain = k["a_d"] * nearer + k["a_s"] * (p(v) - rate) - k["a_f"] * max(worse, 0.0)
         progress[v] = max(progress.get(v, 0.0), gain)
     progress = over_largest(progress)
     scores = {}
-    for state, (_, good, _) in found.items():
+    for state, (_, good, _) in results.items():
         if isinstance(state, tuple) or state == GOAL or not good:
             continue
         coverage = good / max(successes, 1)
         base = k["w_s"] * max(p(state) - rate, 0.0) + k["w_m"] * coverage + k["w_c"] * degree[state] / busiest
         b = max((branch[e] for e in every if e[1] == state), default=0.0) / largest if largest > TINY else 0.0
         b, psi = max(b, 0.0), progress.get(state, 0.0)
-        kept = psi > TINY or coverage >= theta - TINY or (kappa and b > TINY)
+        retained = psi > TINY or coverage >= theta - TINY or (kappa and b > TINY)
         raised = base * (1 + k["w_pcc"] * (k["w_bc"] * b + k["w_pg"] * psi))
         scores[state] = base
         if k["pcc"]:
-            scores[state] = raised if kept else rho * base
+            scores[state] = raised if retained else rho * base
     return over_largest(scores) if k["rcs"] else dict.fromkeys(scores, 1.0)
 
 
 def traps(group, k):
-    found = shares(group)
+    results = shares(group)
     rate = mean(float(episode.success) for episode in group)
     failures = sum(not episode.success for episode in group)
     scores = {}
-    for state, (every, good, again) in found.items():
+    for state, (every, good, again) in results.items():
         if isinstance(state, tuple) or good or not (every >= 2 or again):
             continue
         score = k["w_f"] * max(1.0 - (1 - rate), 0.0) + k["w_l"] * every / max(failures, 1) * again / every
@@ -147,9 +147,9 @@ def advantages(
     numbers = []
     for episode in batch:
         group = mates(batch, episode)
-        place = [other is episode for other in group].index(True)
-        graph = step_advantages(group, graph_rewards(group, k["c"]), divide)[place]
-        mile = step_advantages(group, mile_rewards(group, theta, rho, kappa, k), divide)[place]
-        whole = episode_weight * episode_advantages(group, divide)[place]
-        numbers.append([step_weight * (g + eta * (m - g)) + whole for g, m in zip(graph, mile, strict=True)])
+        location = [other is episode for other in group].index(True)
+        graph = step_advantages(group, graph_rewards(group, k["c"]), divide)[location]
+        mile = step_advantages(group, mile_rewards(group, theta, rho, kappa, k), divide)[location]
+        full = episode_weight * episode_advantages(group, divide)[location]
+        numbers.append([step_weight * (g + eta * (m - g)) + full for g, m in zip(graph, mile, strict=True)])
     return per_turn(batch, numbers)

@@ -137,7 +137,7 @@ class FakeServer:
         """The response, the weights that it is of, and which answer this is."""
         with self.lock:
             self.asked.append(body)
-            place = len(self.asked)
+            location = len(self.asked)
             version = self.version
             self.engine.release(0)
             self.engine.stops = stops
@@ -145,15 +145,15 @@ class FakeServer:
                 raise LookupError(f"the model {body['model']} does not exist")
             (out,) = self.engine.generate([request], sampling)
         self.free.wait(self.delay)
-        return out, version, place
+        return out, version, location
 
     def generate(self, body):
         params = body["sampling_params"]
         request = Request(0, np.asarray(body["token_ids"], np.int32), params["seed"], params["temperature"])
         sampling = Sampling(1.0, params["max_tokens"])
-        out, version, place = self.sample(body, request, sampling, params["stop_token_ids"])
+        out, version, location = self.sample(body, request, sampling, params["stop_token_ids"])
         answer = answer_of(out.ids.tolist(), out.logprobs.tolist(), out.stopped, version)
-        if not self.fault or place % self.every:
+        if not self.fault or location % self.every:
             return 200, json.dumps(answer)
         if self.fault == "hang":
             self.free.wait(60)

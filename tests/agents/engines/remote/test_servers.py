@@ -65,10 +65,10 @@ def answered_while_one_dies(engine, servers, requests):
         fake.delay = 0.5
     engine.submit(requests, GREEDY)
     servers[0].die()
-    found = {}
+    results = {}
     while more := engine.collect():
-        found |= {request.session: out.ids.tolist() for request, out in more}
-    return [found[request.session] for request in requests]
+        results |= {request.session: out.ids.tolist() for request, out in more}
+    return [results[request.session] for request in requests]
 
 
 def asked_at(fake):
@@ -86,9 +86,9 @@ def test_responses_are_those_of_the_engine_in_this_process(tiny, engine, servers
     requests = requests_of(tiny[1], 8)
     responses = engine.generate(requests, GREEDY)
     assert [out.ids.tolist() for out in responses] == expected(tiny, requests)
-    own = make_engine("transformers", *tiny).generate(requests, GREEDY)
-    for out, mine in zip(responses, own, strict=True):
-        np.testing.assert_allclose(out.logprobs, mine.logprobs, atol=1e-5)
+    reference = make_engine("transformers", *tiny).generate(requests, GREEDY)
+    for out, actual in zip(responses, reference, strict=True):
+        np.testing.assert_allclose(out.logprobs, actual.logprobs, atol=1e-5)
         assert out.ids.dtype == np.int32 and out.logprobs.dtype == np.float32
     assert engine.counters["requests"] == 8 and engine.counters["retries"] == 0
 
@@ -138,10 +138,10 @@ def test_responses_are_returned_as_they_arrive(tiny, engine, servers):
     assert early and {request.session for request, _ in early} <= {0, 2}
     assert engine.collect(0) == [] or len(early) < 2
     servers[1].free.set()
-    rest = []
+    remaining = []
     while more := engine.collect():
-        rest += more
-    assert sorted(request.session for request, _ in early + rest) == [0, 1, 2, 3]
+        remaining += more
+    assert sorted(request.session for request, _ in early + remaining) == [0, 1, 2, 3]
     assert engine.collect() == []
 
 
@@ -164,12 +164,12 @@ def test_malformed_answers_are_not_read(fault):
 
 def test_broken_answers_are_retried(tiny, engine, servers):
     requests = requests_of(tiny[1], 6)
-    wanted = expected(tiny, requests)
+    target = expected(tiny, requests)
     for fault in ("error", "html", "huge", "nan", "drop"):
         before = dict(engine.counters)
         servers[0].asked.clear()
         servers[0].fault, servers[0].every = fault, 2
-        assert tokens(engine, requests) == wanted, fault
+        assert tokens(engine, requests) == target, fault
         assert engine.counters["retries"] > before["retries"] and engine.counters["servers_lost"] == 0, fault
         assert (engine.counters["broken"] > before["broken"]) == (fault not in ("error", "drop")), fault
         for request in requests:
@@ -294,9 +294,12 @@ def test_new_weights_reach_every_server_and_gaps_are_reported(tiny, engine, serv
         engine.load_weights(named_tensors(tiny[0]))
         requests = requests_of(tiny[1], 4, update)
         assert tokens(engine, requests) == expected(tiny, requests)
-        told = engine.measures()
-        assert told["engine_gap_0"] < 1e-4 and told["engine_gap_1"] < 1e-4
-        assert told["engine_gap"] == max(told["engine_gap_0"], told["engine_gap_1"]) and told["engine_seconds_sync"] > 0
+        measures = engine.measures()
+        assert measures["engine_gap_0"] < 1e-4 and measures["engine_gap_1"] < 1e-4
+        assert (
+            measures["engine_gap"] == max(measures["engine_gap_0"], measures["engine_gap_1"])
+            and measures["engine_seconds_sync"] > 0
+        )
     assert {fake.asked[-1]["cache_salt"].split(":")[1] for fake in servers} == {"4"}
 
 
@@ -352,10 +355,10 @@ def test_released_requests_get_no_response(tiny, engine, servers):
         fake.delay = 1.0
     engine.submit(requests_of(tiny[1], 4), GREEDY)
     engine.release(1)
-    found = []
+    results = []
     while more := engine.collect():
-        found += [request.session for request, _ in more]
-    assert sorted(found) == [0, 2, 3]
+        results += [request.session for request, _ in more]
+    assert sorted(results) == [0, 2, 3]
 
 
 def test_misuse_is_named(tiny, engine):

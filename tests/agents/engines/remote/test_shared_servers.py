@@ -73,8 +73,10 @@ def test_a_rank_whose_server_dies_goes_on_at_another(tiny):
         engine = engine_of(tiny, peers, replicas=1, starter=starter)
         try:
             if peers.rank == 0:
-                own = next(started for started in starter.made if started.url == engine._router.home[0].client.url)
-                own.fake.die()
+                reference = next(
+                    started for started in starter.made if started.url == engine._router.home[0].client.url
+                )
+                reference.fake.die()
                 killed.set()
             killed.wait(30)
             first = tokens(engine, requests)
@@ -95,8 +97,8 @@ def test_a_rank_whose_server_dies_goes_on_at_another(tiny):
             engine.close()
 
     try:
-        wanted = expected(tiny, requests)
-        assert as_ranks(2, sample) == [(wanted, wanted, 1, 1, 1.0), (wanted, wanted, 0, 0, 1.0)]
+        target = expected(tiny, requests)
+        assert as_ranks(2, sample) == [(target, target, 1, 1, 1.0), (target, target, 0, 0, 1.0)]
         assert [started.count for started in starter.made] in ([2, 1], [1, 2])
     finally:
         starter.close()
@@ -177,11 +179,11 @@ def test_servers_restarted_in_a_rollout_get_the_weights_again_although_their_fil
     )
     engine.start()
     try:
-        wanted = expected(tiny, requests := requests_of(tiny[1], 4))
+        target = expected(tiny, requests := requests_of(tiny[1], 4))
         change(tiny[0])
         assert not list(tmp_path.rglob("*.safetensors"))
         starter.made[0].fake.die()
-        assert tokens(engine, requests) == wanted != expected(tiny, requests)
+        assert tokens(engine, requests) == target != expected(tiny, requests)
         assert engine.counters["restarts"] == 1
     finally:
         engine.close()

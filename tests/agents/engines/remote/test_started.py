@@ -97,10 +97,10 @@ def test_all_servers_are_restarted_with_the_same_weights_when_none_is_left(tiny,
     engine.submit(requests_of(tiny[1], 6), GREEDY)
     for started in starter.made:
         started.fake.die()
-    found = {}
+    results = {}
     while more := engine.collect():
-        found |= {request.session: out.ids.tolist() for request, out in more}
-    assert [found[session] for session in range(6)] == expected(tiny, requests_of(tiny[1], 6))
+        results |= {request.session: out.ids.tolist() for request, out in more}
+    assert [results[session] for session in range(6)] == expected(tiny, requests_of(tiny[1], 6))
     assert engine.counters["servers_lost"] == 2 and engine.counters["restarts"] == 2
     assert [started.count for started in starter.made] == [2, 2]
     engine.close()
@@ -158,9 +158,9 @@ def test_restarts_are_counted_by_the_hour(tiny, starter, caplog):
         assert engine.measures()["engine_servers"] == in_use
     assert caplog.messages[1] == "a vLLM server stays lost: the restarts of this hour (1) are used up"
     assert caplog.messages[2].startswith(f"lost the vLLM server {starter.made[0].url}, 1 of 2 are left: ")
-    told = len(caplog.messages)
+    reported = len(caplog.messages)
     engine.load_weights(named_tensors(tiny[0]))
-    assert len(caplog.messages) == told  # once is enough
+    assert len(caplog.messages) == reported  # once is enough
     now = 3600.0
     engine.load_weights(named_tensors(tiny[0]))
     assert engine.measures()["engine_servers"] == 2

@@ -38,8 +38,8 @@ def stubborn(folder):
     server_file.require_vllm = lambda: None
     server_file.arguments = lambda plan: []
     real = server_file.Child
-    words = [sys.executable, "-c", STUBBORN.format(place=str(folder / "pids"))]
-    server_file.Child = lambda target, *_, **options: real(target, *words, **options)
+    tokens = [sys.executable, "-c", STUBBORN.format(place=str(folder / "pids"))]
+    server_file.Child = lambda target, *_, **options: real(target, *tokens, **options)
     try:
         server = Server(ServerPlan("folder"), folder / "log")
         server.start()

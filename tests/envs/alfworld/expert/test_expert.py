@@ -110,22 +110,24 @@ def test_searches_receptacles_of_the_target_type_if_the_object_must_also_be_trea
         for index in range(12):
             problem = draw_scenario(package_data(), 7, "full", "train", task_type, index)
             draws = RandomStream("anywhere", task_type, index)
-            things = [
-                replace(thing, place=_draw_place(package_data(), draws, problem.layout, thing.type, excluded="").id)
-                if thing.type == problem.object_type
-                else thing
-                for thing in problem.things
+            items = [
+                replace(item, place=_draw_place(package_data(), draws, problem.layout, item.type, excluded="").id)
+                if item.type == problem.object_type
+                else item
+                for item in problem.things
             ]
-            turns.append(play(House(replace(problem, things=tuple(things)))))
+            turns.append(play(House(replace(problem, things=tuple(items)))))
     assert turns.count(None) <= 1
 
 
 def test_the_prior_is_counted_in_rooms_of_other_seeds() -> None:
     assert min(places.SEEDS) >= 1_000
     assert all(0 < share <= 1000 or share == 0 for shares in PLACE_FREQUENCIES.values() for share in shares.values())
-    assert {kind.lower() for kind in USUAL_PLACES if any(kind in room.objects("full") for room in ROOMS.values())} <= (
-        PLACE_FREQUENCIES.keys()
-    )
+    assert {
+        type_name.lower()
+        for type_name in USUAL_PLACES
+        if any(type_name in room.objects("full") for room in ROOMS.values())
+    } <= (PLACE_FREQUENCIES.keys())
     assert max(PLACE_FREQUENCIES["egg"], key=PLACE_FREQUENCIES["egg"].__getitem__) == "fridge"
 
 
@@ -242,17 +244,17 @@ def test_an_orderly_expert_looks_where_a_treated_object_goes_if_one_may_lie_ther
 
 
 def test_an_orderly_expert_searches_kind_by_kind_and_as_listed():
-    places = ["cabinet 2", "cabinet 1", "countertop 2", "countertop 1", "desk 1", "shelf 1", "sofa 1"]
-    expert = Expert(f"you see a {', a '.join(places)}. Your task is to: put a mug in sofa.", orderly=True)
+    locations = ["cabinet 2", "cabinet 1", "countertop 2", "countertop 1", "desk 1", "shelf 1", "sofa 1"]
+    expert = Expert(f"you see a {', a '.join(locations)}. Your task is to: put a mug in sofa.", orderly=True)
     visited = []
-    while len(visited) < len(places):
+    while len(visited) < len(locations):
         action = expert.next_action()
         assert action is not None
-        kind, _, place = action.partition(" to ") if action.startswith("go") else action.partition(" ")
-        if kind == "go":
-            visited.append(place)
-            closed = place.startswith("cabinet")
-            expert.observe(action, f"The {place} is closed." if closed else f"On the {place}, you see nothing.")
+        type_name, _, location = action.partition(" to ") if action.startswith("go") else action.partition(" ")
+        if type_name == "go":
+            visited.append(location)
+            closed = location.startswith("cabinet")
+            expert.observe(action, f"The {location} is closed." if closed else f"On the {location}, you see nothing.")
         else:
-            expert.observe(action, f"You open the {place}. The {place} is open. In it, you see nothing.")
+            expert.observe(action, f"You open the {location}. The {location} is open. In it, you see nothing.")
     assert visited == ["countertop 2", "countertop 1", "desk 1", "shelf 1", "cabinet 2", "cabinet 1", "sofa 1"]

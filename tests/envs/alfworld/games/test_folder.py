@@ -96,11 +96,11 @@ def test_the_rules_are_alfworlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (train / "a" / "linked folder").symlink_to(tmp_path / "elsewhere" / "linked", target_is_directory=True)
     (train / "a" / "round").symlink_to(train, target_is_directory=True)
     for types in (list(TASK_TYPES), [TASK_TYPES[0]], [TASK_TYPES[2]], [TASK_TYPES[4]]):
-        found = find_games(tmp_path / "games", "train", types)
-        assert set(found.tasks.ids) == alfworlds(train, types)
-    found = find_games(tmp_path / "games", "train")
-    assert found.tasks.ids == ["a/.hidden", "a/whole", "a/whole/inner"]
-    assert {reason: len(ids) for reason, ids in found.skipped.items()} == {
+        games = find_games(tmp_path / "games", "train", types)
+        assert set(games.tasks.ids) == alfworlds(train, types)
+    games = find_games(tmp_path / "games", "train")
+    assert games.tasks.ids == ["a/.hidden", "a/whole", "a/whole/inner"]
+    assert {reason: len(ids) for reason, ids in games.skipped.items()} == {
         "with movable receptacles or slicing": 2,
         "not marked solvable or unsolvable": 2,
         "without a game file": 2,

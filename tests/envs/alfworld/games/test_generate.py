@@ -105,7 +105,7 @@ def test_another_process_makes_the_same_files() -> None:
 
 def content(problem: Scenario) -> tuple:
     """The problem without coordinates and text: the room, the objects in their places, and the goal."""
-    lying = frozenset(Counter((thing.type, thing.place) for thing in problem.things).items())
+    lying = frozenset(Counter((item.type, item.place) for item in problem.things).items())
     return (problem.layout.scene, problem.task_type, problem.object_type, problem.target, problem.toggle, lying)
 
 
@@ -129,7 +129,7 @@ def test_splits_share_no_problem_and_no_unseen_room(size: str) -> None:
 
 def test_counts_are_balanced_over_the_types() -> None:
     jobs = list_jobs("small", {"train": 20}, TASK_TYPES[:3], ["train"])
-    assert sorted(Counter(kind for _, kind, _ in jobs).values()) == [6, 7, 7]
+    assert sorted(Counter(type_name for _, type_name, _ in jobs).values()) == [6, 7, 7]
     assert set(list_jobs("small", {"train": 8}, TASK_TYPES[:3], ["train"])) <= set(jobs)
 
 
@@ -148,13 +148,13 @@ def test_rooms_as_in_alfred_have_its_furniture_and_its_numbers_of_things() -> No
     wanted_of, receptacles = Counter(), []
     for problem in problems_of("alfred", 240):
         furniture = FURNITURE[problem.layout.room.name]
-        for kind, count in problem.layout.furniture:
-            assert count in furniture[kind]
-        counts = Counter(thing.type for thing in problem.things)
+        for type_name, count in problem.layout.furniture:
+            assert count in furniture[type_name]
+        counts = Counter(item.type for item in problem.things)
         least = 2 if "two" in problem.task_type else 1
         assert least <= counts[problem.object_type] <= 4
         wanted_of[counts[problem.object_type]] += 1
-        assert all(count <= 3 for kind, count in counts.items() if kind != problem.object_type)
+        assert all(count <= 3 for type_name, count in counts.items() if type_name != problem.object_type)
         receptacles.append(len(problem.layout.receptacles))
     assert set(wanted_of) == {1, 2, 3, 4}
     assert min(receptacles) < 10 and max(receptacles) > 35 and 15 < np.median(receptacles) < 26
@@ -163,22 +163,22 @@ def test_rooms_as_in_alfred_have_its_furniture_and_its_numbers_of_things() -> No
 def test_large_surfaces_hold_most_objects_in_rooms_as_in_alfred() -> None:
     lying, standing = Counter(), Counter()
     for problem in problems_of("alfred", 240):
-        types = {place.id: place.type for place in problem.layout.receptacles}
+        types = {receptacle.id: receptacle.type for receptacle in problem.layout.receptacles}
         standing.update(types.values())
-        lying.update(types[thing.place] for thing in problem.things)
-    each = {kind: lying[kind] / standing[kind] for kind in standing}
+        lying.update(types[item.place] for item in problem.things)
+    each = {type_name: lying[type_name] / standing[type_name] for type_name in standing}
     assert each["CounterTop"] > 5 > each["SideTable"] > each["Shelf"] > each["Cabinet"] > 0.2
 
 
 def test_in_rooms_as_in_alfred_wanted_objects_may_lie_in_the_target_of_a_treatment_but_not_in_the_appliance() -> None:
     at_target = []
     for problem in problems_of("alfred", 240):
-        types = {place.id: place.type for place in problem.layout.receptacles}
-        places = [types[thing.place] for thing in problem.things if thing.type == problem.object_type]
+        types = {receptacle.id: receptacle.type for receptacle in problem.layout.receptacles}
+        locations = [types[item.place] for item in problem.things if item.type == problem.object_type]
         tool = TOOL_OF_TASK.get(problem.task_type)
-        assert (tool or problem.target) not in places
+        assert (tool or problem.target) not in locations
         if tool:
-            at_target.append(problem.target in places)
+            at_target.append(problem.target in locations)
     assert 0.2 < np.mean(at_target) < 0.6
 
 
@@ -188,14 +188,14 @@ def test_alfred2_has_more_pairs_objects_in_their_target_and_pans_on_burners() ->
     for size in ("alfred", "alfred2"):
         together, at_target, burners = [], [], []
         for problem in problems_of(size, 240):
-            types = {place.id: place.type for place in problem.layout.receptacles}
-            places = [thing.place for thing in problem.things if thing.type == problem.object_type]
+            types = {receptacle.id: receptacle.type for receptacle in problem.layout.receptacles}
+            locations = [item.place for item in problem.things if item.type == problem.object_type]
             if "two" in problem.task_type:
-                together.append(len(set(places)) < len(places))
+                together.append(len(set(locations)) < len(locations))
             elif problem.task_type in TOOL_OF_TASK:
-                at_target.append({types[place] for place in places} == {problem.target})
-            held = {thing.place for thing in problem.things}
-            burners += [place in held for place, kind in types.items() if kind == "StoveBurner"]
+                at_target.append({types[receptacle] for receptacle in locations} == {problem.target})
+            held = {item.place for item in problem.things}
+            burners += [receptacle in held for receptacle, type_name in types.items() if type_name == "StoveBurner"]
         rates[size] = [float(np.mean(each)) for each in (together, at_target, burners)]
     assert all(more > 1.25 * less for less, more in zip(*rates.values(), strict=True)), rates
 
@@ -205,24 +205,24 @@ def test_alfred3_has_furniture_that_alfred_never_has_and_lacks_what_it_always_ha
         size: [furnish(0, size, room.first_scene + scene) for room in ROOMS.values() for scene in range(30)]
         for size in ("alfred2", "alfred3")
     }
-    kinds = {}
+    type_names = {}
     for size, layouts in rooms.items():
-        kinds[size] = {
+        type_names[size] = {
             room.name: [layout.types for layout in layouts if layout.room is room] for room in ROOMS.values()
         }
-    for name in kinds["alfred2"]:
-        usual = frozenset.union(*kinds["alfred2"][name])
-        constant = frozenset.intersection(*kinds["alfred2"][name])
-        assert constant - frozenset.intersection(*kinds["alfred3"][name]), name
-        assert frozenset.union(*kinds["alfred3"][name]) >= usual
-    assert "DiningTable" in frozenset.union(*kinds["alfred3"]["bedroom"])
-    assert "DiningTable" not in frozenset.union(*kinds["alfred2"]["bedroom"])
+    for name in type_names["alfred2"]:
+        usual = frozenset.union(*type_names["alfred2"][name])
+        constant = frozenset.intersection(*type_names["alfred2"][name])
+        assert constant - frozenset.intersection(*type_names["alfred3"][name]), name
+        assert frozenset.union(*type_names["alfred3"][name]) >= usual
+    assert "DiningTable" in frozenset.union(*type_names["alfred3"]["bedroom"])
+    assert "DiningTable" not in frozenset.union(*type_names["alfred2"]["bedroom"])
 
 
 def test_a_room_in_which_the_task_is_impossible_is_drawn_again() -> None:
     # The first room that is drawn has no place for a lamp.
     problem = draw_scenario(package_data(), 71, "alfred2", "train", "look_at_obj_in_light", 96)
-    assert problem.toggle in {thing.type for thing in problem.things}
+    assert problem.toggle in {item.type for item in problem.things}
 
 
 def test_varied_rooms_are_of_intermediate_size_and_objects_may_lie_in_unusual_places() -> None:
@@ -231,9 +231,9 @@ def test_varied_rooms_are_of_intermediate_size_and_objects_may_lie_in_unusual_pl
     assert min(counts) < 10 and max(counts) > 30 and sum(10 <= count < 20 for count in counts) > 30
     usual, at_target = [], 0
     for problem in problems_of("varied", 120):
-        places = {place.id: place.type for place in problem.layout.receptacles}
-        usual.append(np.mean([places[thing.place] in USUAL_PLACES[thing.type] for thing in problem.things]))
-        at_target += any(places[t.place] == problem.target for t in problem.things if t.type == problem.object_type)
+        locations = {receptacle.id: receptacle.type for receptacle in problem.layout.receptacles}
+        usual.append(np.mean([locations[item.place] in USUAL_PLACES[item.type] for item in problem.things]))
+        at_target += any(locations[t.place] == problem.target for t in problem.things if t.type == problem.object_type)
     assert sum(share < 0.7 for share in usual) > 15 and sum(share > 0.8 for share in usual) > 50
     assert at_target > 5
 
@@ -241,20 +241,20 @@ def test_varied_rooms_are_of_intermediate_size_and_objects_may_lie_in_unusual_pl
 @pytest.mark.parametrize("size", SIZES)
 def test_no_problem_is_solved_at_the_start(size: str) -> None:
     for problem in problems_of(size, 60, seed=2):
-        places = {place.id: place.type for place in problem.layout.receptacles}
-        lying = [places[thing.place] for thing in problem.things if thing.type == problem.object_type]
+        locations = {receptacle.id: receptacle.type for receptacle in problem.layout.receptacles}
+        lying = [locations[item.place] for item in problem.things if item.type == problem.object_type]
         assert problem.target not in lying or (size not in ("small", "full") and problem.task_type in TOOL_OF_TASK)
         assert len(lying) >= (2 if "two" in problem.task_type else 1)
-        for thing in problem.things:
-            if "Lamp" not in thing.type:
-                assert thing.type in package_data().contains[places[thing.place]]
+        for item in problem.things:
+            if "Lamp" not in item.type:
+                assert item.type in package_data().contains[locations[item.place]]
 
 
 def test_the_catalogue_agrees_with_the_package() -> None:
     source = package_data()
-    for thing, places in USUAL_PLACES.items():
-        if "Lamp" not in thing:
-            assert all(thing in source.contains[place] for place in places), thing
+    for item, locations in USUAL_PLACES.items():
+        if "Lamp" not in item:
+            assert all(item in source.contains[location] for location in locations), item
     for room in ROOMS.values():
         assert {*room.always, *room.sometimes} <= set(room.ranges)
         assert set(room.ranges) <= set(source.contains)
@@ -351,14 +351,14 @@ def test_a_damaged_index_is_reported_in_one_line_and_rebuilt(
     tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = WalkthroughEngine()
-    made = make(tmp_path, engine)
+    result = make(tmp_path, engine)
     index = tmp_path / "index.json"
     head, rows = json.loads(index.read_text()), content
     if content.startswith('{"games": ['):  # a valid head with bad rows
         rows = json.dumps(head | {"games": head["games"][:3] + json.loads(content)["games"]})
     index.write_text(rows)
     caplog.clear()
-    assert make(tmp_path, engine) == made
+    assert make(tmp_path, engine) == result
     assert engine.games == 20
     (message,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()][:1]
     assert str(index) in message and "\n" not in message

@@ -63,16 +63,16 @@ def test_both_alternates_and_rooms_and_goals_stay_the_same():
 
 def test_released_alternates_between_the_wordings_of_releases_since_0_4_and_before(tmp_path):
     """alfworld's ``scripts/patch_tw-pddl.py`` replaces three phrases at once: the verb, its answer and the arrival."""
-    said = {}
+    messages = {}
     for index in range(2):
         files = files_of("alfred", 0, ("train", TASK_TYPES[0], index), TextStyle("released"))
         (tmp_path / GAME).write_text(files.game)
         engine = NativeEngine()
         engine.reset(tmp_path / GAME)
-        said[index] = " ".join(engine.step(command).observation for command in files.plan)
+        messages[index] = " ".join(engine.step(command).observation for command in files.plan)
         engine.close()
-    assert re.search(r"You arrive at (?!loc)\w+ \d+\. .* You move the", said[0])
-    assert re.search(r"You arrive at loc \d+\. .* You put the \w+ \d+ in/on the", said[1])
+    assert re.search(r"You arrive at (?!loc)\w+ \d+\. .* You move the", messages[0])
+    assert re.search(r"You arrive at loc \d+\. .* You put the \w+ \d+ in/on the", messages[1])
     assert "arrive at {r.name}" in files_of("small", 0, ("train", TASK_TYPES[0], 1), TextStyle("put")).game
 
 
@@ -80,7 +80,7 @@ def test_released_alternates_between_the_wordings_of_releases_since_0_4_and_befo
 def test_the_expert_understands_every_human_sentence(task_type):
     for index in range(40):
         problem = draw_scenario(package_data(), 0, "full", "train", task_type, index)
-        receptacles = {kind.lower() for kind in problem.layout.types}
+        receptacles = {type_name.lower() for type_name in problem.layout.types}
         for k in range(12):
             text = human_text(RandomStream(index, k), task_type, problem.object_type, problem.target, problem.toggle)
             goal = read_goal(text, receptacles)
@@ -141,7 +141,7 @@ def test_an_index_of_another_wording_is_not_used(data):
     root = data / "shared"
     with_put = {}
     for verb in ("move", "put"):
-        made = generate(counts=counts, root=root, splits=("train",), text_style=TextStyle(verb))
-        games = [(root / "train" / game.id / GAME).read_text() for game in made["train"]]
+        responses = generate(counts=counts, root=root, splits=("train",), text_style=TextStyle(verb))
+        games = [(root / "train" / game.id / GAME).read_text() for game in responses["train"]]
         with_put[verb] = ["put {o} in/on {r}" in game for game in games]
     assert not any(with_put["move"]) and all(with_put["put"])

@@ -109,10 +109,14 @@ def test_one_engine_plays_many_games_in_turn_and_drops_the_oldest(tmp_path):
     for _ in range(2):
         for number, game in enumerate(games):
             assert engine.reset(game).observation.endswith(f"Your task is to: tidy up {number}.")
-    kept = [engine.games.start(game) for game in games[2:]]
-    assert [engine.games.start(game) is position for game, position in zip(games[2:], kept, strict=True)] == [True] * 2
-    assert len({id(position.game.logic) for position in kept}) == 1
-    assert engine.games.start(games[0]) is not engine.games.start(games[1]) and engine.games.start(games[2]) != kept[0]
+    retained = [engine.games.start(game) for game in games[2:]]
+    assert [engine.games.start(game) is position for game, position in zip(games[2:], retained, strict=True)] == [
+        True
+    ] * 2
+    assert len({id(position.game.logic) for position in retained}) == 1
+    assert (
+        engine.games.start(games[0]) is not engine.games.start(games[1]) and engine.games.start(games[2]) != retained[0]
+    )
 
 
 def test_a_changed_file_is_read_again(den):
@@ -250,13 +254,13 @@ def test_memory_stays_flat_over_ten_thousand_episodes(tmp_path):
 @pytest.mark.parametrize("field", ["pddl_problem", "pddl_domain", "grammar"])
 def test_a_garbled_game_is_refused_or_played_but_never_crashes(den, field):
     text = {"pddl_problem": native_den.PROBLEM, "pddl_domain": native_den.DOMAIN, "grammar": native_den.GRAMMAR}[field]
-    words = re.findall(r"\w+|\s+|[^\w\s]", text)
+    matches = re.findall(r"\w+|\s+|[^\w\s]", text)
     rng = random.Random(field)
     refusals = 0
     for _ in range(250):
-        garbled = list(words)
+        garbled = list(matches)
         for _ in range(rng.choice((1, 2, 4))):
-            at, other = rng.randrange(len(words)), rng.randrange(len(words))
+            at, other = rng.randrange(len(matches)), rng.randrange(len(matches))
             garbled[at], garbled[other] = rng.choice([(garbled[other], garbled[at]), ("", garbled[other])])
         native_den.write(den.parent, **{field: "".join(garbled)})
         engine = NativeEngine()

@@ -126,14 +126,14 @@ def plain(symbol: object) -> object:
         return ("each", plain(symbol.part))
     if isinstance(symbol, Listing):
         return ("list", plain(symbol.item))
-    kind = type(symbol).__name__
-    if kind == "TerminalSymbol":
+    type_name = type(symbol).__name__
+    if type_name == "TerminalSymbol":
         return symbol.symbol  # type: ignore[attr-defined]
-    if kind == "NonterminalSymbol":
+    if type_name == "NonterminalSymbol":
         return ("call", symbol.symbol)  # type: ignore[attr-defined]
-    if kind == "EvalSymbol":
+    if type_name == "EvalSymbol":
         return ("value", symbol.expression)  # type: ignore[attr-defined]
-    if kind == "ConditionalSymbol":
+    if type_name == "ConditionalSymbol":
         return ("each", plain(symbol.expression))  # type: ignore[attr-defined]
     return ("list", plain(symbol.symbol))  # type: ignore[attr-defined]
 
@@ -145,7 +145,7 @@ def test_templates_are_read_as_textworld_reads_them(text):
     pytest.importorskip("textworld")
     expected = [symbol for symbol in reference_symbols(text) if symbol != ""]
     try:
-        found = [plain(symbol) for symbol in symbols(text)]
+        results = [plain(symbol) for symbol in symbols(text)]
     except GameError:  # a query that TextWorld would refuse when it is asked
         return
-    assert found == expected
+    assert results == expected

@@ -118,8 +118,8 @@ A, B, C = Atom("a", ("?x",)), Atom("b", ("?x",)), Atom("c", ("?y",))
 
 
 def test_conditions_become_alternatives_with_quantifiers_in_front():
-    found = cases(Junction(True, (A, Junction(False, (B, Quantified(False, (("?y", "t"),), C))))))
-    assert [(case.positive, case.variables) for case in found] == [((A, B), ()), ((A, C), (("?y", "t"),))]
+    results = cases(Junction(True, (A, Junction(False, (B, Quantified(False, (("?y", "t"),), C))))))
+    assert [(case.positive, case.variables) for case in results] == [((A, B), ()), ((A, C), (("?y", "t"),))]
 
 
 names = st.sampled_from("pqr")
@@ -130,14 +130,14 @@ def formulas(draw, depth=3):
     """Conditions over three propositions, and their value under an assignment."""
     if depth == 0 or draw(st.booleans()):
         return Atom(draw(names), (), draw(st.booleans()))
-    parts = draw(st.lists(formulas(depth=depth - 1), max_size=3))
-    return Junction(draw(st.booleans()), tuple(parts))
+    segments = draw(st.lists(formulas(depth=depth - 1), max_size=3))
+    return Junction(draw(st.booleans()), tuple(segments))
 
 
 def value(formula, true):
     if isinstance(formula, Atom):
         return (formula.predicate in true) != formula.negated
-    return (all if formula.conjunctive else any)(value(part, true) for part in formula.parts)
+    return (all if formula.conjunctive else any)(value(segment, true) for segment in formula.parts)
 
 
 @settings(deadline=None)
@@ -152,9 +152,9 @@ def test_alternatives_are_true_exactly_when_the_condition_is(formula, true):
 
 
 def test_lookups_begin_with_checks_then_follow_what_is_known():
-    place, inside, kind = Atom("place", ("?r", "?l")), Atom("in", ("?o", "?r")), Atom("kind", ("?r", "sink"))
+    location, inside, type_name = Atom("place", ("?r", "?l")), Atom("in", ("?o", "?r")), Atom("kind", ("?r", "sink"))
     variables = [("?r", "t"), ("?l", "t"), ("?o", "t"), ("?z", "t")]
-    steps = plan([inside, kind, place], variables, {"?l"}, frozenset({"in"}))
+    steps = plan([inside, type_name, location], variables, {"?l"}, frozenset({"in"}))
     assert [step.predicate if isinstance(step, Match) else step for step in steps] == [
         "place",
         "kind",

@@ -50,19 +50,19 @@ def test_the_state_key_is_the_state(engine, tmp_path: Path) -> None:
     start = engine.reset(game(tmp_path))
     assert engine.step("help").state == start.state
     assert engine.step("nonsense").state == start.state
-    seen = {start.state}
+    observed = {start.state}
     plan = files_of("small", 0, ("train", TASK_TYPES[0], 0)).plan
     for command in plan:
-        seen.add(engine.step(command).state)
-    assert len(seen) == len(plan) + 1
+        observed.add(engine.step(command).state)
+    assert len(observed) == len(plan) + 1
     take = next(command for command in plan if command.startswith("take"))
     assert engine.reset(game(tmp_path)).state == start.state
     before = None
     for command in plan[: plan.index(take)]:
         before = engine.step(command).state
-    _, thing, number, _, *place = take.split()
+    _, item, number, _, *location = take.split()
     assert engine.step(take).state != before
-    assert engine.step(f"move {thing} {number} to {' '.join(place)}").state == before
+    assert engine.step(f"move {item} {number} to {' '.join(location)}").state == before
     assert engine.reset(game(tmp_path, index=1)).state != start.state
 
 
@@ -75,9 +75,9 @@ def test_equal_keys_mean_equal_scenes(engine, tmp_path: Path, size: str, steps: 
         # Handling things makes states meet again; wandering off does not.
         handling = [c for c in scene.admissible_commands if c.split()[0] in ("take", "move", "open", "close", "clean")]
         scene = engine.step(str(rng.choice(handling or scene.admissible_commands)))
-        shown = (engine.step("look").observation, engine.step("inventory").observation, *scene.admissible_commands)
-        scenes.setdefault(scene.state, set()).add(shown)
-    assert all(len(shown) == 1 for shown in scenes.values())
+        output = (engine.step("look").observation, engine.step("inventory").observation, *scene.admissible_commands)
+        scenes.setdefault(scene.state, set()).add(output)
+    assert all(len(output) == 1 for output in scenes.values())
     assert 2 < len(scenes) < steps
 
 

@@ -71,8 +71,8 @@ FOUND = [
 
 @pytest.mark.parametrize(("method", "response", "answer"), FOUND)
 def test_found(method, response, answer):
-    found = extract(response, (method,))
-    assert found is not None and (found.text, found.method) == (answer, method)
+    results = extract(response, (method,))
+    assert results is not None and (results.text, results.method) == (answer, method)
 
 
 NOTHING = [
@@ -117,8 +117,8 @@ def test_nothing_found(method, response):
     ],
 )
 def test_a_letter_in_bold_at_the_end_answers_a_question_with_choices(response, answer):
-    found = extract(response, choices=True)
-    assert (found and found.text) == answer
+    results = extract(response, choices=True)
+    assert (results and results.text) == answer
     assert extract(response, ("boxed", "hashes", "phrase")) is None
     assert extract(response, ("boxed", "hashes"), choices=True) is None
 
@@ -145,11 +145,12 @@ def test_only_the_end_of_a_response_is_searched_and_positions_are_absolute():
 @settings(deadline=None, max_examples=150)
 def test_an_extraction_lies_in_the_response(response):
     for method in METHODS:
-        found = extract(response, (method,))
-        if found is not None:
-            assert found.text.strip() and len(found.text) <= MAX_ANSWER
+        results = extract(response, (method,))
+        if results is not None:
+            assert results.text.strip() and len(results.text) <= MAX_ANSWER
             # A unit after a formula is joined to it without the delimiter in between, and boxes to a list.
-            parts = found.text.split(", ") if response.count("box") > 1 else [found.text]
+            segments = results.text.split(", ") if response.count("box") > 1 else [results.text]
             assert (
-                all(part.partition(" = ")[2] or part in response[found.start :] for part in parts) or method == "phrase"
+                all(segment.partition(" = ")[2] or segment in response[results.start :] for segment in segments)
+                or method == "phrase"
             )

@@ -94,10 +94,10 @@ def test_hostile_answers_do_not_delay_the_others():
 
         hostile = threading.Thread(target=ask, args=("hostile", "x + 1", "9^{9^{9^{9}}}"))
         hostile.start()
-        others = [threading.Thread(target=ask, args=(i, f"x + {i}", f"{i} + x")) for i in range(20)]
-        for thread in others:
+        remaining = [threading.Thread(target=ask, args=(i, f"x + {i}", f"{i} + x")) for i in range(20)]
+        for thread in remaining:
             thread.start()
-        for thread in (*others, hostile):
+        for thread in (*remaining, hostile):
             thread.join(60)
     assert finished[-1] == "hostile" and len(finished) == 21
 
@@ -133,13 +133,13 @@ def test_verdicts_are_cached_also_timeouts_by_cpu_time(pool, monkeypatch):
 
 def test_a_comparison_that_missed_its_deadline_is_repeated_alone(monkeypatch):
     pool = VerifyPool(workers=3)
-    running, asked, lock = [0], {}, threading.Lock()
+    running, requests, lock = [0], {}, threading.Lock()
 
     def ask(child, request):
         with lock:
             running[0] += 1
-            asked[request] = asked.get(request, 0) + 1
-            again = asked[request] == 2
+            requests[request] = requests.get(request, 0) + 1
+            again = requests[request] == 2
         for _ in range(20):
             assert not again or running[0] == 1
             time.sleep(0.001)
@@ -149,7 +149,7 @@ def test_a_comparison_that_missed_its_deadline_is_repeated_alone(monkeypatch):
 
     monkeypatch.setattr(pool, "_ask", ask)
     assert compared(pool, [(f"x + {i}", f"{i} + x") for i in range(12)]) == ["match"] * 12
-    assert set(asked.values()) == {2}
+    assert set(requests.values()) == {2}
 
 
 def test_a_killed_process_is_replaced_and_the_comparison_repeated(pool):

@@ -38,8 +38,8 @@ def right(gold: str, answer: str, verifier: Verifier = AT_ONCE) -> bool:
 def spelled(value: Fraction) -> str:
     if value.denominator == 1:
         return str(value.numerator)
-    sign = "-" if value < 0 else ""
-    return rf"{sign}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+    symbol = "-" if value < 0 else ""
+    return rf"{symbol}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
 
 
 ends = st.fractions(-50, 50, max_denominator=12)
@@ -53,10 +53,10 @@ spellings_of_a_formula = st.sampled_from(
 def intervals(draw):
     r"""The two ends, None for an infinite one, and their brackets."""
     low, high = sorted(draw(st.lists(ends, min_size=2, max_size=2, unique=True)))
-    kind = draw(st.sampled_from(["both", "both", "low", "high"]))
-    opening = draw(st.sampled_from("([")) if kind != "high" else "("
-    closing = draw(st.sampled_from(")]")) if kind != "low" else ")"
-    return (None if kind == "high" else low), (None if kind == "low" else high), opening, closing
+    type_name = draw(st.sampled_from(["both", "both", "low", "high"]))
+    opening = draw(st.sampled_from("([")) if type_name != "high" else "("
+    closing = draw(st.sampled_from(")]")) if type_name != "low" else ")"
+    return (None if type_name == "high" else low), (None if type_name == "low" else high), opening, closing
 
 
 def as_interval(low, high, opening, closing):
@@ -68,18 +68,18 @@ def conditions(low, high, opening, closing, name):
     """The inequalities of the interval, each written in both directions."""
     below, above = (r"\le" if opening == "[" else "<"), (r"\le" if closing == "]" else "<")
     mirrored = {"<": ">", r"\le": r"\ge"}
-    found = []
+    results = []
     if low is not None:
-        found.append((f"{spelled(low)} {below} {name}", f"{name} {mirrored[below]} {spelled(low)}"))
+        results.append((f"{spelled(low)} {below} {name}", f"{name} {mirrored[below]} {spelled(low)}"))
     if high is not None:
-        found.append((f"{name} {above} {spelled(high)}", f"{spelled(high)} {mirrored[above]} {name}"))
-    return found
+        results.append((f"{name} {above} {spelled(high)}", f"{spelled(high)} {mirrored[above]} {name}"))
+    return results
 
 
 def solved(interval, name):
     """Ways to write an interval as a solved relation."""
-    parts = conditions(*interval, name)
-    for chosen in itertools.product(*parts):
+    segments = conditions(*interval, name)
+    for chosen in itertools.product(*segments):
         for order in itertools.permutations(chosen):
             for joint in (r" \text{ and } ", " and ", ", ", r" \land "):
                 yield joint.join(order)
@@ -115,21 +115,21 @@ def test_an_unsolved_relation_is_never_an_interval(interval, name, factor, summa
         if bound is None:
             continue
         strict = {low: opening, high: closing}[bound] in "()"
-        sign = {(True, True): "<", (True, False): r"\le", (False, True): ">", (False, False): r"\ge"}
+        symbol = {(True, True): "<", (True, False): r"\le", (False, True): ">", (False, False): r"\ge"}
         questions += [
-            f"{spelled(factor)}{name} {sign[less == (factor > 0), strict]} {spelled(factor * bound)}",
-            f"{name} + {spelled(summand)} {sign[less, strict]} {spelled(bound + summand)}",
-            f"{spelled(bound + summand)} {sign[not less, strict]} {name} + {spelled(summand)}",
-            f"{name} - {spelled(bound)} {sign[less, strict]} 0",
-            f"-{name} {sign[not less, strict]} {spelled(-bound)}",
+            f"{spelled(factor)}{name} {symbol[less == (factor > 0), strict]} {spelled(factor * bound)}",
+            f"{name} + {spelled(summand)} {symbol[less, strict]} {spelled(bound + summand)}",
+            f"{spelled(bound + summand)} {symbol[not less, strict]} {name} + {spelled(summand)}",
+            f"{name} - {spelled(bound)} {symbol[less, strict]} 0",
+            f"-{name} {symbol[not less, strict]} {spelled(-bound)}",
         ]
     if low is not None and high is not None and (opening == "[") == (closing == "]"):
-        sign, middle, half = ("<" if opening == "(" else r"\le"), (low + high) / 2, (high - low) / 2
+        symbol, middle, half = ("<" if opening == "(" else r"\le"), (low + high) / 2, (high - low) / 2
         questions += [
-            f"|{name} - {spelled(middle)}| {sign} {spelled(half)}",
-            f"({name} - {spelled(low)})({name} - {spelled(high)}) {sign} 0",
-            f"{name}^2 + {spelled(-low - high)}{name} {sign} {spelled(-low * high)}",
-            f"{spelled(low + 1)} {sign} {name} + 1 {sign} {spelled(high + 1)}",
+            f"|{name} - {spelled(middle)}| {symbol} {spelled(half)}",
+            f"({name} - {spelled(low)})({name} - {spelled(high)}) {symbol} 0",
+            f"{name}^2 + {spelled(-low - high)}{name} {symbol} {spelled(-low * high)}",
+            f"{spelled(low + 1)} {symbol} {name} + 1 {symbol} {spelled(high + 1)}",
         ]
     for gold, question in itertools.product(golds, questions):
         assert not right(gold, question), (gold, question)

@@ -48,8 +48,8 @@ TAKEN_BACK = [
 
 @pytest.mark.parametrize(("response", "answer"), TAKEN_BACK)
 def test_the_answer_that_counts(response, answer):
-    found = extract(response)
-    assert (found and found.text) == answer
+    results = extract(response)
+    assert (results and results.text) == answer
 
 
 @pytest.mark.parametrize("part", ["wait, ", "no wait ", "it is ", "oh ", "that is wrong. ", "actually ", "....", " - "])

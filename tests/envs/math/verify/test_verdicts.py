@@ -63,7 +63,7 @@ def labelled() -> list[Pair]:
             if line.startswith("# ") or not line:
                 section = f"{name}, {line[2:]}"
                 continue
-            label, gold, response = (part.strip() for part in line.split(" | "))
+            label, gold, response = (segment.strip() for segment in line.split(" | "))
             marked = any(
                 mark in response for mark in (r"\boxed", "####", "nswer", "<think", "We add", "I do not", "It takes")
             )
@@ -149,10 +149,10 @@ def test_a_bold_letter_answers_a_question_with_choices_only(verifier):
 def test_the_process_and_the_worker_give_the_same_verdict(verifier):
     """The worker, asked directly, must agree where no algebra is needed."""
     for pair in PAIRS:
-        found = extract(pair.response)
+        results = extract(pair.response)
         verdict = verifier.verify(pair.gold, pair.response)
-        if found is not None and verdict.reason in ("match", "mismatch"):
-            assert verifier.pool.compare(pair.gold, found.text) == verdict.reason, pair
+        if results is not None and verdict.reason in ("match", "mismatch"):
+            assert verifier.pool.compare(pair.gold, results.text) == verdict.reason, pair
 
 
 class Refusing:
@@ -173,11 +173,11 @@ def test_fractions_match_exactly_when_they_are_equal(gold, given_):
         yield rf"\frac{{{q.numerator}}}{{{q.denominator}}}" if q.denominator > 1 else f"{q.numerator:,}"
         yield rf"-\frac{{{-q.numerator}}}{{{q.denominator}}}" if q < 0 and q.denominator > 1 else f"${q}$"
 
-    for wanted in spellings(gold):
+    for spelling in spellings(gold):
         for answer in spellings(given_):
-            assert Verifier().verify(wanted, rf"\boxed{{{answer}}}").correct == (gold == given_)
+            assert Verifier().verify(spelling, rf"\boxed{{{answer}}}").correct == (gold == given_)
         for answer in spellings(gold):
-            assert Verifier().verify(wanted, rf"\boxed{{{answer}}}").correct
+            assert Verifier().verify(spelling, rf"\boxed{{{answer}}}").correct
 
 
 @given(st.integers())

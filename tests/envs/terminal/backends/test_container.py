@@ -26,8 +26,8 @@ def test_the_command_line(engine):
         "--read-only",
     ):
         assert option in line, option
-    place = line.index("docker.io/library/python:3.12")
-    assert "--entrypoint=bash" in line[:place] and line[place + 1] == "-c"
+    location = line.index("docker.io/library/python:3.12")
+    assert "--entrypoint=bash" in line[:location] and line[location + 1] == "-c"
 
 
 def stand_in(tmp_path, monkeypatch, script):

@@ -47,17 +47,19 @@ def test_blocks_of_queries_in_bfloat16_are_plain_attention(lengths):
     generator = torch.Generator().manual_seed(1)
     tokens, grouped = sum(lengths), {"is_causal": True, "scale": 0.25, "enable_gqa": True}
     shapes = ((tokens, 4, 16), (tokens, 2, 16), (tokens, 2, 16))
-    parts = [torch.randn(shape, generator=generator).bfloat16().requires_grad_() for shape in shapes]
-    exact = [part.detach().float().requires_grad_() for part in parts]
-    out = PackedRows(lengths).attend(0, *parts, 0.25)
-    rows = [[x.transpose(0, 1) for x in row] for row in zip(*(part.split(lengths) for part in exact), strict=True)]
-    wanted = torch.cat([scaled_dot_product_attention(*row, **grouped).transpose(0, 1) for row in rows])
+    segments = [torch.randn(shape, generator=generator).bfloat16().requires_grad_() for shape in shapes]
+    exact = [segment.detach().float().requires_grad_() for segment in segments]
+    out = PackedRows(lengths).attend(0, *segments, 0.25)
+    rows = [
+        [x.transpose(0, 1) for x in row] for row in zip(*(segment.split(lengths) for segment in exact), strict=True)
+    ]
+    expected = torch.cat([scaled_dot_product_attention(*row, **grouped).transpose(0, 1) for row in rows])
     weight = torch.randn(out.shape, generator=generator)
     (out.float() * weight).sum().backward()
-    (wanted * weight).sum().backward()
-    torch.testing.assert_close(out.float(), wanted, atol=0.03, rtol=0.03)
-    for part, own in zip(parts, exact, strict=True):
-        assert (part.grad.float() - own.grad).norm() <= 0.02 * own.grad.norm()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(out.float(), expected, atol=0.03, rtol=0.03)
+    for segment, reference in zip(segments, exact, strict=True):
+        assert (segment.grad.float() - reference.grad).norm() <= 0.02 * reference.grad.norm()
 
 
 def test_gradients_do_not_cross_rows(tiny):
@@ -91,10 +93,10 @@ def test_a_cache_filled_in_two_parts_equals_one_pass(parts, random):
         cache.plan(np.array(slots), first, second)
         ids = torch.cat([row[n:] for row, n in zip(rows, first, strict=True)])
         logits = forward(model, ids, cache, torch.arange(int(second.sum())))
-    expected, places = own_logits(model, rows), []
+    expected, locations = own_logits(model, rows), []
     for start, n, m in zip(np.cumsum(first + second) - first - second, first, second, strict=True):
-        places += range(start + n, start + n + m)
-    torch.testing.assert_close(logits, expected[places], atol=1e-4, rtol=1e-4)
+        locations += range(start + n, start + n + m)
+    torch.testing.assert_close(logits, expected[locations], atol=1e-4, rtol=1e-4)
 
 
 def test_growing_and_copying_keep_the_contents():
@@ -130,7 +132,7 @@ def test_rows_of_different_lengths_are_read_in_runs(tiny, monkeypatch, lengths):
     model, _ = tiny
     monkeypatch.setattr(packed, "WORTHWHILE", 1000)
     ids = torch.as_tensor(np.random.default_rng(0).integers(5, 300, sum(lengths)))
-    found, runs = [], []
+    results, runs = [], []
     for uneven in (1.2, 1e9):
         monkeypatch.setattr(packed, "UNEVEN", uneven)
         model.zero_grad()
@@ -139,7 +141,7 @@ def test_rows_of_different_lengths_are_read_in_runs(tiny, monkeypatch, lengths):
         logits.square().mean().backward()
         assert layout._padded is not None
         runs.append(len(layout._padded.shapes))
-        found.append([logits.detach(), *(p.grad.clone() for p in model.parameters())])
+        results.append([logits.detach(), *(p.grad.clone() for p in model.parameters())])
     assert runs[1] == 1 and (runs[0] > 1) == (max(lengths) > 2 * min(lengths))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    for item, other in zip(*results, strict=True):
+        torch.testing.assert_close(item, other, atol=1e-5, rtol=1e-4)

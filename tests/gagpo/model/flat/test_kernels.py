@@ -19,10 +19,10 @@ KINDS = {
 def parts_of(rows, queries, keys, kind, seed=0):
     generator = torch.Generator().manual_seed(seed)
     shapes = ((rows, HEADS, queries, SIZE), (rows, SHARED, keys, SIZE), (rows, SHARED, keys, SIZE))
-    made = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+    result = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
     if kind.sinks_H is not None:
-        made.append(torch.randn(HEADS, generator=generator, dtype=torch.float64).requires_grad_())
-    return made
+        result.append(torch.randn(HEADS, generator=generator, dtype=torch.float64).requires_grad_())
+    return result
 
 
 def plainly(query, key, value, sinks, before, kind, scale):
@@ -32,10 +32,10 @@ def plainly(query, key, value, sinks, before, kind, scale):
     for row in range(rows):
         for head in range(heads):
             shared = head * SHARED // HEADS
-            for place in range(queries):
-                position = min(before[row] + place, keys - 1)
+            for location in range(queries):
+                position = min(before[row] + location, keys - 1)
                 first = 0 if kind.window is None else max(0, position - kind.window + 1)
-                score = (key[row, shared, first : position + 1] @ query[row, head, place]) * scale
+                score = (key[row, shared, first : position + 1] @ query[row, head, location]) * scale
                 if kind.softcap is not None:
                     score = kind.softcap * torch.tanh(score / kind.softcap)
                 if sinks is not None:
@@ -53,28 +53,28 @@ def plainly(query, key, value, sinks, before, kind, scale):
 def test_blocks_equal_the_definition_of_attention(monkeypatch, name, before, queries, keys, kept):
     monkeypatch.setattr(kernels, "BLOCK", 16)
     monkeypatch.setattr(kernels, "KEPT_SCORES", kept)
-    kind = KINDS[name]
-    query, key, value, *sinks = parts = parts_of(len(before), queries, keys, kind)
-    given = LayerKind(kind.window, kind.softcap, sinks[0] if sinks else None)
-    found = CausalAttention(before, queries, keys)(query, key, value, 0.3, given)
-    wanted = plainly(query, key, value, sinks[0] if sinks else None, before, kind, 0.3)
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
-    weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    mine = torch.autograd.grad((found * weight).sum(), parts)
-    theirs = torch.autograd.grad((wanted * weight).sum(), parts)
-    for one, other in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    type_name = KINDS[name]
+    query, key, value, *sinks = segments = parts_of(len(before), queries, keys, type_name)
+    layer_kind = LayerKind(type_name.window, type_name.softcap, sinks[0] if sinks else None)
+    results = CausalAttention(before, queries, keys)(query, key, value, 0.3, layer_kind)
+    expected = plainly(query, key, value, sinks[0] if sinks else None, before, type_name, 0.3)
+    torch.testing.assert_close(results, expected, atol=1e-5, rtol=1e-5)
+    weight = torch.randn(results.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    grad = torch.autograd.grad((results * weight).sum(), segments)
+    reference = torch.autograd.grad((expected * weight).sum(), segments)
+    for item, other in zip(grad, reference, strict=True):
+        torch.testing.assert_close(item, other, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["cap", "sinks and window"])
 def test_memory_grows_with_tokens_and_not_with_their_square(name):
     peaks = []
     for tokens in (512, 2048):
-        kind = KINDS[name]
-        parts = [part.float().detach().requires_grad_() for part in parts_of(1, tokens, tokens, kind)][:3]
+        type_name = KINDS[name]
+        segments = [segment.float().detach().requires_grad_() for segment in parts_of(1, tokens, tokens, type_name)][:3]
         attention = CausalAttention([0], tokens, tokens)
         with Allocated() as counted:
-            attention(*parts, 0.3, kind).sum().backward()
+            attention(*segments, 0.3, type_name).sum().backward()
         peaks.append(counted.peak)
     assert peaks[1] < 6 * peaks[0]  # sixteen times the scores
     assert peaks[1] < 2**20 * 50  # all scores of four heads at once would take 67 MB, several times over

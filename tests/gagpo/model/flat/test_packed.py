@@ -26,8 +26,8 @@ def test_branches_hold_the_rows_and_shared_tokens_once(rows):
         assert ids_T[branch.path_L].tolist() == row
     beginnings = {tuple(row[: n + 1]) for row in rows for n in range(len(row))}
     assert len(ids_T) == len(beginnings), "a token for each different beginning"
-    own = np.concatenate([branch.new_places for branch in branches])
-    assert sorted(own.tolist()) == list(range(len(ids_T)))
+    reference = np.concatenate([branch.new_places for branch in branches])
+    assert sorted(reference.tolist()) == list(range(len(ids_T)))
 
 
 def rows_that_branch(rng, vocabulary):
@@ -49,7 +49,7 @@ def apart_and_together(model, rows, blank=0):
     weight = torch.randn(len(paths), model.config.hidden_size, generator=torch.Generator().manual_seed(3))
     flat = torch.as_tensor(np.concatenate(rows), dtype=torch.long)
     tree = torch.as_tensor(np.concatenate([ids_T, blanks]), dtype=torch.long)
-    found = []
+    results = []
     for ids, layout, keep in (
         (flat, PackedRows([len(row) for row in rows]), torch.arange(len(flat))),
         (tree, PackedTrees(branches, blank), paths),
@@ -57,8 +57,8 @@ def apart_and_together(model, rows, blank=0):
         model.zero_grad()
         hidden = hidden_states(model, ids, layout, keep)
         (hidden * weight.to(hidden.dtype)).sum().backward()
-        found.append([hidden.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
-    return found
+        results.append([hidden.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    return results
 
 
 @pytest.mark.parametrize("blank", [0, 5])
@@ -67,8 +67,8 @@ def test_trees_give_the_results_of_separate_rows(tiny, monkeypatch, worthwhile, 
     monkeypatch.setattr(packed, "WORTHWHILE", worthwhile)  # runs of like size, or one
     rows = rows_that_branch(np.random.default_rng(0), 300)
     assert sum(branch.new for branch in build_branches(rows)[1]) < 0.5 * sum(map(len, rows))
-    for one, other in zip(*apart_and_together(tiny[0], rows, blank), strict=True):
-        assert (other - one).norm() <= 2e-6 * one.norm()
+    for item, other in zip(*apart_and_together(tiny[0], rows, blank), strict=True):
+        assert (other - item).norm() <= 2e-6 * item.norm()
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family.kind in (
@@ -78,8 +78,8 @@ def test_families_with_windows_caps_sinks_and_experts(family):
     model = tiny_of(family)
     rows = rows_that_branch(np.random.default_rng(1), 100)
     apart, together = apart_and_together(model, rows)
-    for one, other in zip(apart, together, strict=True):
-        assert (other - one).norm() <= 1e-5 * one.norm() + 1e-6  # these models' weights are large
+    for item, other in zip(apart, together, strict=True):
+        assert (other - item).norm() <= 1e-5 * item.norm() + 1e-6  # these models' weights are large
 
 
 def tiny_of(family):
@@ -95,8 +95,8 @@ def test_trees_are_as_exact_in_half_precision_as_rows(tiny):
     exact, _ = apart_and_together(tiny[0], rows)
     with torch.autocast("cpu", torch.bfloat16):
         apart, together = apart_and_together(tiny[0], rows)
-    for whole, one, other in zip(exact, apart, together, strict=True):
-        assert (other - whole).norm() <= 2 * (one - whole).norm() + 0.01 * whole.norm()
+    for full, item, other in zip(exact, apart, together, strict=True):
+        assert (other - full).norm() <= 2 * (item - full).norm() + 0.01 * full.norm()
 
 
 def test_the_ragged_kernel_gets_the_branches(monkeypatch):
@@ -107,32 +107,35 @@ def test_the_ragged_kernel_gets_the_branches(monkeypatch):
         for (a, b), (c, d) in zip(*(zip(e[:-1].tolist(), e[1:].tolist(), strict=True) for e in edges), strict=True):
             assert b - a <= most[0] and d - c <= most[1]
             score = torch.einsum("qhd,khd->hqk", query[a:b], key[c:d]) * scale
-            place = torch.arange(d - c - (b - a), d - c)[:, None]
-            seen = torch.arange(d - c) <= place
+            location = torch.arange(d - c - (b - a), d - c)[:, None]
+            observed = torch.arange(d - c) <= location
             if window:
-                seen &= torch.arange(d - c) > place - window
-            out.append(torch.einsum("hqk,khd->qhd", score.masked_fill(~seen, -torch.inf).softmax(-1), value[c:d]))
+                observed &= torch.arange(d - c) > location - window
+            out.append(torch.einsum("hqk,khd->qhd", score.masked_fill(~observed, -torch.inf).softmax(-1), value[c:d]))
         return torch.cat(out)
 
     monkeypatch.setattr(packed, "attend_ragged", attend_ragged)
     _, branches = build_branches(rows_that_branch(np.random.default_rng(3), 300))
     layout = PackedTrees(branches, blank=2)
-    parts = [torch.randn(layout._tokens, 2, 8, generator=torch.Generator().manual_seed(n)) for n in range(3)]
+    segments = [torch.randn(layout._tokens, 2, 8, generator=torch.Generator().manual_seed(n)) for n in range(3)]
     ragged = packed._Ragged(layout._branches, layout._tokens, torch.device("cpu"))
     for window in (0, 4):
-        kind = packed.LayerKind(window or None)
+        layer_kind = packed.LayerKind(window or None)
         torch.testing.assert_close(
-            ragged.attend(*parts, 0.3, window)[:-2], layout.attend(0, *parts, 0.3, kind)[:-2], atol=1e-5, rtol=1e-4
+            ragged.attend(*segments, 0.3, window)[:-2],
+            layout.attend(0, *segments, 0.3, layer_kind)[:-2],
+            atol=1e-5,
+            rtol=1e-4,
         )
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_gpu_reads_rows_without_padding(monkeypatch, shared):
     """Mock only: tensors claim to be on a GPU, and the kernel records its arguments."""
-    asked = []
+    requests = []
 
     def noted(query, key, value, edges, most, scale, window):
-        asked.append((len(query), len(key), window))
+        requests.append((len(query), len(key), window))
         return query
 
     monkeypatch.setattr(packed, "attend_ragged", noted)
@@ -140,17 +143,20 @@ def test_a_gpu_reads_rows_without_padding(monkeypatch, shared):
     rows = rows_that_branch(np.random.default_rng(3), 300)
     _, branches = build_branches(rows, share=shared)
     layout = PackedTrees(branches)
-    own, read = sum(one.new for one in branches), sum(len(one.path_L) for one in branches if one.new)
-    assert (own < read) == shared
+    reference, read = (
+        sum(branche.new for branche in branches),
+        sum(len(branche.path_L) for branche in branches if branche.new),
+    )
+    assert (reference < read) == shared
 
     def attend(dtype, size, value_size, kind):
-        asked.clear()
-        parts = [torch.randn(layout._tokens, 2, one, dtype=dtype) for one in (size, size, value_size)]
-        layout.attend(0, *parts, 0.3, kind)
-        return asked
+        requests.clear()
+        segments = [torch.randn(layout._tokens, 2, branche, dtype=dtype) for branche in (size, size, value_size)]
+        layout.attend(0, *segments, 0.3, kind)
+        return requests
 
     for window in (None, 4):
-        assert attend(torch.bfloat16, 8, 8, packed.LayerKind(window)) == [(own, read, window or 0)]
+        assert attend(torch.bfloat16, 8, 8, packed.LayerKind(window)) == [(reference, read, window or 0)]
     assert not attend(torch.float32, 8, 8, packed.LayerKind())
     assert not attend(torch.bfloat16, 512, 512, packed.LayerKind())
     assert not attend(torch.bfloat16, 12, 8, packed.LayerKind())

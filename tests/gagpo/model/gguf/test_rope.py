@@ -15,8 +15,8 @@ from gagpo.model.gguf.rope import FACTORS, rope_parameters
 def published_factors(base, head_dim, factor, low, high, original):
     """As llama.cpp's converter computes them, frequency by frequency (convert_hf_to_gguf.py)."""
     factors = []
-    for place in range(0, head_dim, 2):
-        wavelength = 2 * math.pi * base ** (place / head_dim)
+    for location in range(0, head_dim, 2):
+        wavelength = 2 * math.pi * base ** (location / head_dim)
         if wavelength < original / high:
             factors.append(1.0)
         elif wavelength > original / low:
@@ -61,12 +61,12 @@ STEPS = {
 
 @pytest.mark.parametrize("factors", STEPS.values(), ids=STEPS)
 def test_transformers_computes_the_same_frequencies(monkeypatch, factors):
-    made = parameters_of(np.asarray(factors, np.float32), 10000.0, 32, monkeypatch)
-    config = AutoConfig.for_model("llama", hidden_size=64, num_attention_heads=2, head_dim=32, rope_parameters=made)
+    result = parameters_of(np.asarray(factors, np.float32), 10000.0, 32, monkeypatch)
+    config = AutoConfig.for_model("llama", hidden_size=64, num_attention_heads=2, head_dim=32, rope_parameters=result)
     plain = 1 / 10000.0 ** (torch.arange(0, 32, 2) / 32)
     frequencies = plain
-    if made["rope_type"] != "default":
-        frequencies, magnitude = ROPE_INIT_FUNCTIONS[made["rope_type"]](config, torch.device("cpu"))
+    if result["rope_type"] != "default":
+        frequencies, magnitude = ROPE_INIT_FUNCTIONS[result["rope_type"]](config, torch.device("cpu"))
         assert magnitude == 1.0
     torch.testing.assert_close(plain / frequencies, torch.tensor(np.float32(factors)), rtol=2e-5, atol=0)
 
