@@ -106,5 +106,7 @@ def require_used(tokenizer: Any, options: Mapping[str, Any]) -> None:
             similar = nearest(name, sorted(names), count=1, cutoff=0.7)
             advice = f"nearest: {similar[0]}" if similar else "remove it"
             raise InvalidArgument(
-                f"context.template: the chat template of {model} has no variable {name!r}", advice=advice
+                f"context.template: the chat template of {model} has no variable {name!r}",
+                key="context.template",
+                advice=advice,
             )

@@ -100,7 +100,7 @@ class Prompt(Options):
             try:
                 templates.check(getattr(self, key), fields, "" if key == "system" else "observation")
             except InvalidArgument as error:
-                raise InvalidArgument(f"{key}: {error}") from None
+                raise InvalidArgument(f"{key}: {error}", key=key) from None
         turns = [_Sample(), _Sample()]
         self.opening("")
         self.first_text("", "", ["look"])

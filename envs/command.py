@@ -23,9 +23,9 @@ def command_words(command: str | Sequence[str]) -> list[str]:
         raise InvalidArgument(f"command {command!r:.80}: {error}", advice="close it, or give a list of words") from None
     for word in arguments:
         if not isinstance(word, str) or "\0" in word:
-            raise InvalidArgument(f"command: {word!r:.80} is not a word of text", advice="quote it")
+            raise InvalidArgument(f"command: {word!r:.80} is not a word of text", key="command", advice="quote it")
         if not fits(word):
-            raise InvalidArgument(f"command: {word!r:.40} is longer than {LONGEST_WORD} bytes")
+            raise InvalidArgument(f"command: {word!r:.40} is longer than {LONGEST_WORD} bytes", key="command")
     return arguments
 
 

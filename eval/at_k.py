@@ -310,7 +310,9 @@ def read_ks(text: str | None) -> list[int] | None:
         return None
     texts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch("0*[1-9][0-9]{0,5}", part) for part in texts):
-        raise InvalidArgument(f"--pass-at must be whole numbers of at least 1 such as 1,8,64 (got {text!r:.40})")
+        raise InvalidArgument(
+            f"--pass-at must be whole numbers of at least 1 such as 1,8,64 (got {text!r:.40})", key="--pass-at"
+        )
     return sorted({int(part) for part in texts})
 
 

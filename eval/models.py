@@ -54,7 +54,7 @@ def request_of(model: str, **options: Any) -> EvaluationRequest:
     """The request; InvalidArgument in one line for an option that is wrong."""
     for name in options:
         if new := renamed.OPTIONS.get(f"--{name}"):
-            raise InvalidArgument(f"{name} is renamed to {new.lstrip('-').replace('-', '_')}")
+            raise InvalidArgument(f"{name} is renamed to {new.lstrip('-').replace('-', '_')}", key=name)
     with in_one_line():
         return EvaluationRequest(model=model, **options)
 

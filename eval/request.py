@@ -114,7 +114,7 @@ class EvaluationRequest(Options):
             server = f"in this process, and {self.model} is behind a server"
         for name, value in options.items():
             if value is not None:
-                raise InvalidArgument(f"{name} is for a model {server}")
+                raise InvalidArgument(f"{name} is for a model {server}", key=name)
         return self
 
     @property

@@ -83,7 +83,7 @@ def requests_of(request: EvaluationRequest) -> dict[str, EvaluationRequest]:
     """
     for name in EXCLUDED:
         if getattr(request, name) is not None:
-            raise InvalidArgument(f"{name} is decided by the suite: leave it out, or write your own suite")
+            raise InvalidArgument(f"{name} is decided by the suite: leave it out, or write your own suite", key=name)
     requests = {}
     for name, entry in read_suite(request.suite or "").items():
         changes = {key: value for key, value in entry if value is not None}

@@ -158,7 +158,8 @@ def require_stop(engine: Engine, stop: Sequence[str]) -> None:
     if stop and not getattr(engine, "takes_stop", False):
         raise InvalidArgument(
             f"context.prompt.stop: {type(engine).__name__} samples token ids and cannot stop at the string "
-            f"{stop[0]!r:.80}: remove stop from the prompt, or set engine=transformers"
+            f"{stop[0]!r:.80}: remove stop from the prompt, or set engine=transformers",
+            key="context.prompt.stop",
         )
 
 

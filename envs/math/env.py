@@ -98,14 +98,18 @@ class MathEnv(TextEnv):
         self.has_own_data = self.data != "generated"
         self.columns = checked_columns(columns, FIELDS)
         if self.columns and self.data == "generated":
-            raise InvalidArgument("columns: generated problems have none", advice="name a file with data=FILE")
+            raise InvalidArgument(
+                "columns: generated problems have none", key="columns", advice="name a file with data=FILE"
+            )
         if expert_mode not in ("answer", "solution"):
             raise InvalidArgument(
                 f"expert_mode must be 'answer' or 'solution' (got {expert_mode!r:.80})", key="expert_mode"
             )
         if expert_mode == "solution" and self.data == "generated":
             raise InvalidArgument(
-                "expert_mode=solution: generated problems have no such solutions", advice="name data=FILE"
+                "expert_mode=solution: generated problems have no such solutions",
+                key="expert_mode",
+                advice="name data=FILE",
             )
         self.families = problems.check_families(families)
         self.levels = problems.check_levels(levels)

@@ -343,7 +343,7 @@ def _source(data: object) -> Source:
                     f"a source of problems has no field {key!r}", advice=f"it has {', '.join(field_names)}"
                 )
         if "path" not in data:
-            raise InvalidArgument(f"data: a source of problems needs a path (got {data!r:.80})")
+            raise InvalidArgument(f"data: a source of problems needs a path (got {data!r:.80})", key="data")
         require_types(
             "data", Source, {key: data[key] for key in data if key not in ("gold", "accept")}
         )  # Source checks these

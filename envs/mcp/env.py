@@ -72,7 +72,9 @@ class MCPEnv(ToolEnv):
         unset = [name for name in names if not isinstance(name, str) or name not in os.environ]
         if unset:
             raise InvalidArgument(
-                f"environment: the variable {unset[0]!r:.80} is not set", advice="export it, or leave it out"
+                f"environment: the variable {unset[0]!r:.80} is not set",
+                key="environment",
+                advice="export it, or leave it out",
             )
         self.command = tuple(arguments)
         self.environment = tuple(names)

@@ -87,12 +87,14 @@ class ProgramEnv(TextEnv):
             raise InvalidArgument(f"sandbox must be none or bubblewrap (got {sandbox!r:.80})", key="sandbox")
         if agent and sandbox != "none":
             raise InvalidArgument(
-                "sandbox: an agent shares its process with others", advice="give command='python my_agent.py'"
+                "sandbox: an agent shares its process with others",
+                key="sandbox",
+                advice="give command='python my_agent.py'",
             )
         if arguments and arguments[0] == "python":
             arguments[0] = sys.executable
         if arguments and shutil.which(arguments[0]) is None:
-            raise InvalidArgument(f"command: there is no program {arguments[0]!r:.80} here")
+            raise InvalidArgument(f"command: there is no program {arguments[0]!r:.80} here", key="command")
         for name, limit in (("tokens", tokens), ("timeout", timeout), ("memory", memory)):
             if limit is not None and not 0 < limit < 2**31:
                 raise InvalidArgument(f"{name} must be above 0, got {limit!r:.40}", key=name)

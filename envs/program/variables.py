@@ -35,7 +35,9 @@ def named(names: str | Sequence[str], argument: str = "environment") -> list[str
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidArgument(f"{argument} lists names of environment variables, got {name!r:.80}")
         if name in SET_HERE:
-            raise InvalidArgument(f"{argument}: gagpo sets {name} for each episode", advice="remove it from the list")
+            raise InvalidArgument(
+                f"{argument}: gagpo sets {name} for each episode", key=argument, advice="remove it from the list"
+            )
     return variables
 
 
@@ -48,9 +50,13 @@ def passed(names: Iterable[str]) -> dict[str, str]:
     variables = {}
     for name in (*usual, *names):
         if name not in os.environ:
-            raise InvalidArgument(f"environment: ${name} is not set", advice="set it, or remove it from the list")
+            raise InvalidArgument(
+                f"environment: ${name} is not set", key="environment", advice="set it, or remove it from the list"
+            )
         value = os.environ[name]
         if not fits(f"{name}={value}"):
-            raise InvalidArgument(f"environment: ${name} is too long: a program gets at most {LONGEST_WORD} bytes")
+            raise InvalidArgument(
+                f"environment: ${name} is too long: a program gets at most {LONGEST_WORD} bytes", key="environment"
+            )
         variables[name] = value
     return variables

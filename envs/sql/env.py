@@ -119,7 +119,9 @@ class SQLEnv(TextEnv):
         self.has_own_data = self.folder is not None
         self.columns = checked_columns(columns, FIELDS)
         if self.columns and self.folder is None:
-            raise InvalidArgument("columns: generated questions have none", advice="name a folder with data=FOLDER")
+            raise InvalidArgument(
+                "columns: generated questions have none", key="columns", advice="name a folder with data=FOLDER"
+            )
         self.tables = tables
         self.size = size
         self.test_size = test_size

@@ -47,7 +47,8 @@ def open_catalogue(
     if data == "official" and not official_folder:
         raise InvalidArgument(
             f"data=official requires the original WebShop files: set ${DATA_VARIABLE} to their folder "
-            "(docs/environments.md, WebShop)"
+            "(docs/environments.md, WebShop)",
+            key="data",
         )
     source = official_folder if data in (None, "", "official") else data
     if source:

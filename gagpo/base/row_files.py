@@ -266,7 +266,9 @@ def checked_columns(columns: object, fields: Sequence[str] = ()) -> dict[str, st
         raise InvalidArgument(f"columns must be a mapping such as {example} (got {columns!r:.80})", key="columns")
     for name, column in columns.items():
         if fields and name not in fields:
-            raise InvalidArgument(f"columns: unknown field {name!r:.80}", advice=f"choose one of {', '.join(fields)}")
+            raise InvalidArgument(
+                f"columns: unknown field {name!r:.80}", key="columns", advice=f"choose one of {', '.join(fields)}"
+            )
         if not isinstance(name, str) or not isinstance(column, str) or not column:
             raise InvalidArgument(f"columns.{name!s:.80} must be the name of a column (got {column!r:.80})")
     return dict(columns)

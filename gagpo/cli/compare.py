@@ -42,7 +42,9 @@ def compare(
         return
     if figure is not None:
         raise InvalidArgument(
-            "--figure is for results of suites (gagpo eval --suite)", advice="runs: gagpo report --curves"
+            "--figure is for results of suites (gagpo eval --suite)",
+            key="--figure",
+            advice="runs: gagpo report --curves",
         )
     from gagpo.eval.at_k import read_ks
     from gagpo.eval.compare import compare_files
@@ -63,7 +65,9 @@ def _compare_suites(
 
     for name, value in (("--split", split), ("--pass-at", pass_at)):
         if value is not None:
-            raise InvalidArgument(f"{name} is not for results of suites: compare the files of a task set instead")
+            raise InvalidArgument(
+                f"{name} is not for results of suites: compare the files of a task set instead", key=name
+            )
     comparison = compare_suites(results)
     say(*comparison.lines(text_width()))
     if figure is not None:
@@ -124,7 +128,7 @@ def report(*, as_json: Json = False, **options: object) -> None:
 
     request = ReportRequest(**request_values(ReportRequest, options))
     if request.y is not None and request.curves is None:
-        raise InvalidArgument("--y needs a file to draw into: add --curves FILE.png (or .pdf, .svg)")
+        raise InvalidArgument("--y needs a file to draw into: add --curves FILE.png (or .pdf, .svg)", key="--y")
     if request.curves:
         figure_format(request.curves)  # a wrong name is an error before any page is written
     ks = read_ks(request.pass_at)

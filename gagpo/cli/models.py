@@ -46,7 +46,9 @@ def models(
         raise InvalidArgument(f"gagpo models get needs a name: {', '.join(available)}, or a GGUF file")
     path = Path(name)
     if path.suffix != ".gguf" and to is not None:
-        raise InvalidArgument("--to is for GGUF files", advice=f"{name} is kept in {pretrained.place_of(name)}")
+        raise InvalidArgument(
+            "--to is for GGUF files", key="--to", advice=f"{name} is kept in {pretrained.place_of(name)}"
+        )
     folder = pretrained.convert_file(path, to) if path.suffix == ".gguf" else pretrained.get(name)
     say(f"model: {folder}")
     if as_json:

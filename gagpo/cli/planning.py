@@ -128,7 +128,9 @@ def _plan_settings(
         config = CLUSTER_CONFIG
     settings = resolved_settings(config, overrides)
     if gpus is None and settings.processes % nodes:
-        raise SettingsError(f"processes={settings.processes} cannot be divided over {nodes} nodes: name --gpus")
+        raise SettingsError(
+            f"processes={settings.processes} cannot be divided over {nodes} nodes: name --gpus", key="processes"
+        )
     each = gpus or settings.processes // nodes
     return settings.model_copy(update={"processes": nodes * each}), (nodes, each)
 

@@ -84,7 +84,7 @@ def _require_fitting(request: PlayRequest) -> None:
     if request.model is None:
         for name, value in (("--prompt", request.prompt), ("--watch", request.watch or None)):
             if value is not None:
-                raise InvalidArgument(f"{name} is for a model: add --model MODEL")
+                raise InvalidArgument(f"{name} is for a model: add --model MODEL", key=name)
     if request.watch and request.expert:
         raise InvalidArgument("--expert shows a person what to do: leave out --expert or --watch")
 

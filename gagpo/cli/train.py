@@ -61,7 +61,9 @@ class TrainRequest(Options):
                 f"--resume continues one run and takes no {feature}", advice="a sweep is resumed by its own command"
             )
         if self.jobs is not None and not swept:
-            raise SettingsError("--jobs is for a sweep: list several values in an override, such as seed=1,2,3")
+            raise SettingsError(
+                "--jobs is for a sweep: list several values in an override, such as seed=1,2,3", key="--jobs"
+            )
 
 
 @with_field_options(TrainRequest)
@@ -268,10 +270,10 @@ def export(
     is_folder = hub.is_exported(Path(source))
     if push is None and (out is None or private):
         raise InvalidArgument(
-            "--private is for --push" if private else "name the folder to write, or --push OWNER/NAME"
+            "--private is for --push" if private else "name the folder to write, or --push OWNER/NAME", key="--private"
         )
     if push is not None and not models.names_a_run(source):
-        raise InvalidArgument(f"--push is for a run or an exported model (got {source!r:.80})")
+        raise InvalidArgument(f"--push is for a run or an exported model (got {source!r:.80})", key="--push")
     if not models.names_a_run(source):
         assert out is not None
         count = write(Path(source), out, trust_remote_code)

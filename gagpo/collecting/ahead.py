@@ -93,7 +93,9 @@ class AheadCollector:
 
     def _start(self, agent: Agent, pool: Pool, iteration: int) -> SamplingThread:
         if not isinstance(agent, LanguageAgent):
-            raise InvalidArgument(f"rollout.ahead requires a language agent, got {type(agent).__name__}")
+            raise InvalidArgument(
+                f"rollout.ahead requires a language agent, got {type(agent).__name__}", key="rollout.ahead"
+            )
         self.buffer.iteration = iteration
         self.buffer.open(self.buffer.room)
         self._collected_at = time.perf_counter()

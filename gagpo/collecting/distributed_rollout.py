@@ -43,14 +43,16 @@ def require_fitting(settings: RunSettings, processes: int) -> None:
             raise SettingsError(
                 f"rollout.ahead={settings.rollout.ahead} samples while {processes} processes train, and engine "
                 f"{settings.engine.name} samples on a GPU that one of them trains on: name other GPUs with "
-                "engine=vllm engine.options={replicas: 1, gpus: [6]}, or set rollout.ahead=0"
+                "engine=vllm engine.options={replicas: 1, gpus: [6]}, or set rollout.ahead=0",
+                key="rollout.ahead",
             )
         return  # the first rank samples all groups
     tasks = settings.rollout.tasks
     if tasks % processes:
         raise SettingsError(
             f"rollout.tasks={tasks} cannot be divided over {processes} processes: set it to a multiple of {processes}, "
-            f"or processes to a divisor of {tasks}"
+            f"or processes to a divisor of {tasks}",
+            key="rollout.tasks",
         )
 
 

@@ -238,7 +238,9 @@ class AgpoController:
         """
         settings, statistics = self.settings.radius, self.state.by_task.get(task)
         if settings is None:
-            raise InvalidArgument("controllers.agpo.radius is null: the clip radius is the gate's")
+            raise InvalidArgument(
+                "controllers.agpo.radius is null: the clip radius is the gate's", key="controllers.agpo.radius"
+            )
         if statistics is None:
             return settings.base
         return agpo_radius(statistics, self.state.entropy_share.get(task, 1.0), self.state.kl, settings)

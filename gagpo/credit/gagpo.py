@@ -59,7 +59,8 @@ class Gagpo(CreditSettings):
         if self.proxy == "graph" and self.leave_one_out:
             raise InvalidArgument(
                 "leave_one_out requires proxy=return or proxy=outcome: proxy=graph solves for the values of all states "
-                "together"
+                "together",
+                key="leave_one_out",
             )
         return self
 

@@ -61,9 +61,9 @@ def open_repository(name: str, private: bool = False) -> Repository:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise InvalidArgument(f"--push must be OWNER/NAME (got {name!r:.80}): {_reason(error)}") from None
+        raise InvalidArgument(f"--push must be OWNER/NAME (got {name!r:.80}): {_reason(error)}", key="--push") from None
     if name.count("/") != 1:
-        raise InvalidArgument(f"--push must be OWNER/NAME (got {name!r:.80})")
+        raise InvalidArgument(f"--push must be OWNER/NAME (got {name!r:.80})", key="--push")
     endpoint = constants.ENDPOINT
     if constants.HF_HUB_OFFLINE:
         raise PushError("cannot push: offline mode is set", advice="unset HF_HUB_OFFLINE")

@@ -48,7 +48,7 @@ def new_environment(name: str, folder: Path = Path()) -> list[Path]:
         )
     conflict = _name_conflict(name, folder)
     if conflict:
-        raise InvalidArgument(f"{name} is {conflict}: choose another name, such as {name[:35]}_env")
+        raise InvalidArgument(f"{name} is {conflict}: choose another name, such as {name[:35]}_env", key=name)
 
     def filled(text: str) -> str:
         return text.replace("my_env", name).replace("MyEnv", class_name(name))

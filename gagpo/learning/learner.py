@@ -124,6 +124,7 @@ class Learner:
         if offload and mesh is None:
             raise SettingsError(
                 "training.offload needs processes=2 or more (got 1): set training.offload=false",
+                key="training.offload",
                 advice=("lora or training.gradient_checkpointing save memory on one GPU"),
             )
         critic_head = self.critic.head if self.critic else None

@@ -179,6 +179,7 @@ def _target_layers(model: Any, targets: str | Sequence[str]) -> list[str]:
         if not any(_matches(name, target) for name in linear):
             raise AdapterError(
                 f"lora.targets: {type(model).__name__} has no linear layer {target!r} to adapt",
+                key="lora.targets",
                 advice=f"choose {ALL_LINEAR} or some of {', '.join(endings) or 'none'}",
             )
     return [name for name in linear if any(_matches(name, target) for target in targets)]

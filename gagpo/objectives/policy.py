@@ -115,7 +115,10 @@ def _gated_sum(
 def _require_inputs(settings: ObjectiveSettings, ref_logprob_K: Tensor | None, entropy_K: Tensor | None) -> None:
     """Raise InvalidArgument if a term of the loss lacks its input."""
     if settings.kl.coefficient > 0 and ref_logprob_K is None:
-        raise InvalidArgument("kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities")
+        raise InvalidArgument(
+            "kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities",
+            key="kl.coefficient",
+        )
     if settings.entropy > 0 and entropy_K is None:
         raise InvalidArgument("entropy is above 0: give entropy_K, the policy's entropy at each token")
 

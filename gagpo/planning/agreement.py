@@ -16,7 +16,9 @@ def require_trainable(settings: RunSettings) -> None:
     if ranks > 1:
         require_fitting(settings, ranks)
         if ":" in settings.device:
-            raise SettingsError(f"device={settings.device} names one GPU for {ranks} processes: set device=cuda")
+            raise SettingsError(
+                f"device={settings.device} names one GPU for {ranks} processes: set device=cuda", key="device"
+            )
     if settings.lora is not None and adapters.is_adapter(Path(settings.model)):
         raise SettingsError(
             f"model {settings.model} is an adapter already", advice="merge it first: gagpo export RUN FOLDER"
@@ -28,5 +30,6 @@ def require_room_for_prompts(settings: RunSettings, shape: Shape) -> None:
     if settings.longest_response >= shape.context:
         raise SettingsError(
             f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the context of "
-            f"{settings.model} ({shape.context} tokens): lower it"
+            f"{settings.model} ({shape.context} tokens): lower it",
+            key="rollout.max_tokens",
         )

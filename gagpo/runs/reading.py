@@ -46,9 +46,9 @@ def validated(kind: type[T], document: object, name: str) -> T:
     try:
         return TypeAdapter(kind).validate_python(document)
     except ValidationError as error:
-        raise BadResult(f"{name}: {_complaint(error.errors()[0])}") from None
+        raise BadResult(f"{name}: {_complaint(error.errors()[0])}", key=name) from None
     except OverflowError:
-        raise BadResult(f"{name}: an integer is too large") from None
+        raise BadResult(f"{name}: an integer is too large", key=name) from None
 
 
 @contextmanager
@@ -69,9 +69,9 @@ def parse(text: str, name: str) -> object:
     try:
         return json.loads(text)
     except RecursionError:
-        raise BadResult(f"{name}: nested too deeply") from None
+        raise BadResult(f"{name}: nested too deeply", key=name) from None
     except ValueError as error:
-        raise BadResult(f"{name}: not JSON ({error})") from None
+        raise BadResult(f"{name}: not JSON ({error})", key=name) from None
 
 
 def read_text(path: Path) -> str:

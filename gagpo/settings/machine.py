@@ -55,7 +55,9 @@ def require_threads(count: int) -> None:
     cores = os.cpu_count() or 1
     if count > cores:
         raise SettingsError(
-            f"threads={count} is more than this machine's {cores} cores", advice="threads=0 uses one per core"
+            f"threads={count} is more than this machine's {cores} cores",
+            key="threads",
+            advice="threads=0 uses one per core",
         )
 
 

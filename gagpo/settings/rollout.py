@@ -65,6 +65,7 @@ class RolloutSettings(Options):
             raise InvalidArgument(
                 f"tasks={self.tasks:,} x group_size={self.group_size:,} are {episodes:,} episodes, all held in memory "
                 f"until the update",
+                key="tasks",
                 advice=(f"the maximum is {MOST_EPISODES:,}: lower group_size or tasks, and raise training.iterations"),
             )
         if self.workers != "auto" and not 0 <= self.workers <= 1024:
@@ -125,6 +126,7 @@ class EngineSettings(Options):
     def _memory_that_is_used(self) -> EngineSettings:
         if self.gpu_memory_utilization is not None and not self.options.takes_memory:
             raise InvalidArgument(
-                f"gpu_memory_utilization has no effect on engine {self.name}, which allocates what it needs: remove it"
+                f"gpu_memory_utilization has no effect on engine {self.name}, which allocates what it needs: remove it",
+                key="gpu_memory_utilization",
             )
         return self

@@ -120,5 +120,5 @@ class SftSettings(Options):
         if self.every is not None and self.steps is None:
             raise InvalidArgument("every: set steps too", advice="without steps, evaluations come at growing intervals")
         if self.lora is not None and self.base_model is None:
-            raise InvalidArgument("lora: a new model has nothing to adapt: set base, or remove lora")
+            raise InvalidArgument("lora: a new model has nothing to adapt: set base, or remove lora", key="lora")
         return self

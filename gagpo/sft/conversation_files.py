@@ -92,7 +92,7 @@ def _files(path: Path) -> list[Path]:
     try:
         splits = folder_splits(path)
     except (BadRow, DataMissing, InvalidArgument) as error:
-        raise InvalidArgument(f"sft.data={path} cannot be read (not a regular file): {error}") from None
+        raise InvalidArgument(f"sft.data={path} cannot be read (not a regular file): {error}", key="sft.data") from None
     return splits.get("train") or next(iter(splits.values()))
 
 
@@ -107,14 +107,14 @@ def _json_lines(path: Path) -> Iterator[tuple[int, object]]:
                 except (ValueError, RecursionError) as error:
                     yield number, InvalidArgument(f"not JSON ({error})")
     except OSError as error:
-        raise InvalidArgument(f"sft.data={path} cannot be read ({error.strerror})") from None
+        raise InvalidArgument(f"sft.data={path} cannot be read ({error.strerror})", key="sft.data") from None
 
 
 def _table_rows(path: Path) -> Iterator[tuple[int, object]]:
     try:
         yield from file_rows(path, "'prompt' and 'completion'")
     except (BadRow, DataMissing) as error:
-        raise InvalidArgument(f"sft.data: {error}") from None
+        raise InvalidArgument(f"sft.data: {error}", key="sft.data") from None
 
 
 # Forms ----------------------------------------------------------------------------------------------------------------

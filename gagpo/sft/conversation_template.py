@@ -116,10 +116,12 @@ def _with_parsed_arguments(message: Message) -> Message:
             try:
                 arguments = json.loads(arguments)
             except (ValueError, RecursionError):
-                raise InvalidArgument(f"tool_calls: the arguments {arguments!r:.40} are not JSON") from None
+                raise InvalidArgument(
+                    f"tool_calls: the arguments {arguments!r:.40} are not JSON", key="tool_calls"
+                ) from None
             defect = encoding_defect(arguments)
             if defect:
-                raise InvalidArgument(f"tool_calls: the arguments hold {defect}")
+                raise InvalidArgument(f"tool_calls: the arguments hold {defect}", key="tool_calls")
         calls.append({**call, "function": {**call["function"], "arguments": arguments}})
     return {**message, "tool_calls": calls}
 

@@ -53,7 +53,9 @@ def sft(settings: RunSettings, quiet: bool = False, say: Report = lambda _: None
     if settings.environments and settings.sft.steps is None:
         raise SettingsError("SFT in several environments needs sft.steps")
     if settings.environments and settings.sft.data is not None:
-        raise SettingsError("sft.data is for a run of one environment: remove it, or name one environment")
+        raise SettingsError(
+            "sft.data is for a run of one environment: remove it, or name one environment", key="sft.data"
+        )
     if any(env.context.admissible for env in settings.all_environments):
         # episodes do not store the admissible actions, so prompts would differ from those of RL
         raise SettingsError("SFT cannot show admissible actions: set context.admissible=false")
@@ -191,7 +193,8 @@ def demonstrations_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase 
         return of_episodes
     if tokenizer is None:
         raise InvalidArgument(
-            f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base_model"
+            f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base_model",
+            key="sft.data",
         )
     context = settings.only_environment.context
     columns, variables = sft_settings.data_columns, context.template

@@ -160,7 +160,9 @@ def _choices(overrides: Sequence[str]) -> list[tuple[str, list[str]]]:
     keys = [key for key, _ in choices]
     for key, values in choices:
         if len(values) > 1 and keys.count(key) > 1:
-            raise SettingsError(f"{key} is set {keys.count(key)} times: list all of its values in one override")
+            raise SettingsError(
+                f"{key} is set {keys.count(key)} times: list all of its values in one override", key=key
+            )
     return choices
 
 

@@ -92,7 +92,9 @@ def _name_base_absolutely(config: Path) -> None:
     record = json.loads(config.read_text(encoding="utf-8"))
     name = record["base_model_name_or_path"]
     if base_of(name) != name:
-        raise SettingsError(f"{name} is an adapter itself, on {base_of(name)}: export the run without --adapter")
+        raise SettingsError(
+            f"{name} is an adapter itself, on {base_of(name)}: export the run without --adapter", key=name
+        )
     base = Path(folder_of(name))
     if base.is_dir():
         record["base_model_name_or_path"] = str(base.resolve())

@@ -56,7 +56,8 @@ class Sampler:
         if settings.longest_response >= self.engine.max_length:
             raise SettingsError(
                 f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the context of "
-                f"{settings.model} ({self.engine.max_length} tokens): lower it"
+                f"{settings.model} ({self.engine.max_length} tokens): lower it",
+                key="rollout.max_tokens",
             )
         contexts = {
             env.name: make_context(self.engine.tokenizer, environments[env.name], **dict(env.context))

@@ -198,7 +198,10 @@ class VLLMServerEngine(ModelEngine):
             adapter_form = None
         over_nccl = self.options.transfer == "nccl"
         if over_nccl and self.device.type != "cuda":
-            raise InvalidArgument(f"engine.options.transfer=nccl needs device=cuda (got {self.device.type})")
+            raise InvalidArgument(
+                f"engine.options.transfer=nccl needs device=cuda (got {self.device.type})",
+                key="engine.options.transfer",
+            )
         path: Path | None = None
         if self.peers.local == 0 and (adapter_form is not None or not over_nccl):
             folder = self._make_folder(urls)

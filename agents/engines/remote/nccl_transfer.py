@@ -61,7 +61,8 @@ def vllm_classes() -> VLLMClasses:
     except ImportError as error:
         raise MissingPackage(
             f"engine.options.transfer=nccl needs vLLM in the trainer's environment too ({error}): "
-            "pip install -c constraints.txt -e '.[vllm]', or set engine.options.transfer=files"
+            "pip install -c constraints.txt -e '.[vllm]', or set engine.options.transfer=files",
+            key="engine.options.transfer",
         ) from None
     return VLLMClasses(WeightSource, ParamMeta, NCCLTrainerInitInfo, WeightTransferTrainerFactory)
 

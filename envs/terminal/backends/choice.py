@@ -24,10 +24,14 @@ def make_sandbox(backend: str, image: str, limits: EpisodeLimits, max_output: in
         )
     if backend == "bubblewrap":
         if image:
-            raise InvalidArgument("image: bubblewrap takes no image", advice="use backend=podman or backend=docker")
+            raise InvalidArgument(
+                "image: bubblewrap takes no image", key="image", advice="use backend=podman or backend=docker"
+            )
         return BubblewrapSandbox(limits, max_output)
     if not image:
-        raise InvalidArgument(f"backend={backend} needs an image, such as image=docker.io/library/python:3.12-slim")
+        raise InvalidArgument(
+            f"backend={backend} needs an image, such as image=docker.io/library/python:3.12-slim", key="backend"
+        )
     if backend.startswith(PREFIX):
         return HarborSandbox(backend.removeprefix(PREFIX), image, limits, max_output)
     return ContainerSandbox(backend, image, limits, max_output)

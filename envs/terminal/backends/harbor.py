@@ -66,7 +66,8 @@ def load_harbor() -> Harbor:
     except ImportError as error:
         raise MissingPackage(
             f"backend=harbor:NAME needs the package harbor, on Python 3.12 or later: pip install 'gagpo[harbor]' "
-            f"({error})"
+            f"({error})",
+            key="backend",
         ) from None
 
 

@@ -189,7 +189,9 @@ class MiniWoB:
         for task_type in kinds:
             if task_type not in self.kinds:
                 raise InvalidArgument(
-                    f"{name}: there is no MiniWoB++ task {task_type!r:.80}", advice=hint(str(task_type), self.kinds)
+                    f"{name}: there is no MiniWoB++ task {task_type!r:.80}",
+                    key=name,
+                    advice=hint(str(task_type), self.kinds),
                 )
         return sorted(set(kinds))
 
