@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from gagpo.agents.engines.registry import ENGINES, StoredOptions
 from gagpo.base import renamed
 from gagpo.base.core_schema import NotYaml, parse_yaml, read_mapping, write_yaml
+from gagpo.base.errors import GagpoError
 from gagpo.base.nearest import hint, nearest
 from gagpo.base.options import by_name, by_place, complaint, sentence
 from gagpo.credit import CREDITS, CreditSettings
@@ -92,12 +93,30 @@ def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = (
     """Typed settings from plain values and overrides. where: origin of the values, for errors."""
     changed = _overridden(values, overrides)
     if old := renamed.old_names(changed):  # before validation, which would suggest the nearest key instead
-        raise SettingsError("; ".join(f"{_origin(key, where, overrides)}: {reason}" for key, reason in old[:5]))
+        raise _joined([SettingsError(reason, key=key, where=_origin(key, where, overrides)) for key, reason in old[:5]])
     try:
         return RunSettings.model_validate(changed)
     except ValidationError as error:
         faults = list(by_place(error, lambda location: keys.place(RunSettings, location)).items())[:5]
-        raise SettingsError("; ".join(_explain(key, details, where, overrides) for key, details in faults)) from None
+        raise _joined(
+            [
+                SettingsError(_reason(key, details), key=_key_of(key, details), where=_origin(key, where, overrides))
+                for key, details in faults
+            ]
+        ) from None
+
+
+def _joined(errors: Sequence[SettingsError]) -> SettingsError:
+    """One error of all; several have no common key."""
+    return errors[0] if len(errors) == 1 else SettingsError("; ".join(map(str, errors)))
+
+
+def _key_of(key: str, details: Sequence[ErrorDetails]) -> str:
+    """The key that a validator of a whole section names, else the key whose value is wrong."""
+    cause = details[0].get("ctx", {}).get("error")
+    if not isinstance(cause, GagpoError) or cause.key is None:
+        return key
+    return cause.key if not key or "." in cause.key else f"{key.removesuffix(f'.{cause.key}')}.{cause.key}"
 
 
 def _overridden(values: Mapping[str, object], overrides: Sequence[str]) -> dict[str, Any]:
@@ -165,19 +184,19 @@ def _place(section: dict[str, object] | list[object], name: str, override: str) 
     return number
 
 
-def _explain(key: str, details: Sequence[ErrorDetails], where: str, overrides: Sequence[str]) -> str:
-    where = _origin(key, where, overrides)
+def _reason(key: str, details: Sequence[ErrorDetails]) -> str:
+    """What is wrong with the value of a key."""
     error_type = details[0]["type"]
     if error_type == "extra_forbidden":
         if (near := keys.nearest_key(RunSettings, key)) != key:
-            return f"{where}: unknown key {key!r}; the nearest valid key is {near!r}"
+            return f"unknown key {key!r}; the nearest valid key is {near!r}"
         if "." in str(details[0]["loc"][-1]):
             written = ": {".join(key.split(".")) + ": ..." + "}" * key.count(".")
-            return f"{where}: key {key!r} must be written in sections: {written}"
-        return f"{where}: key {key!r} belongs to another choice than the one in {key.rpartition('.')[0]!r}"
+            return f"key {key!r} must be written in sections: {written}"
+        return f"key {key!r} belongs to another choice than the one in {key.rpartition('.')[0]!r}"
     if error_type == "missing":
-        return f"{where}: key {key!r} is missing"
-    return f"{where}: {sentence(key or 'settings', complaint(*details))}"
+        return f"key {key!r} is missing"
+    return f"{sentence(key or 'settings', complaint(*details))}"
 
 
 def _origin(key: str, where: str, overrides: Sequence[str]) -> str:

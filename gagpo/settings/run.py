@@ -80,12 +80,14 @@ class RunSettings(Options):
         if self.rollout.ahead and self.algorithm.controllers.variance_filter:
             raise InvalidArgument(
                 "controllers.variance_filter compares the groups of a batch, and rollout.ahead has one group at a "
-                "time: set rollout.ahead=0, or use dynamic_sampling"
+                "time: set rollout.ahead=0, or use dynamic_sampling",
+                key="rollout.ahead",
             )
         if self.rollout.ahead and self.algorithm.controllers.agpo:
             raise InvalidArgument(
                 "controllers.agpo sets temperatures and clip radii from probes with the newest weights, and "
-                "rollout.ahead samples with older ones: set rollout.ahead=0"
+                "rollout.ahead samples with older ones: set rollout.ahead=0",
+                key="rollout.ahead",
             )
         return self
 

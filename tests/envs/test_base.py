@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from gagpo.envs.base import Outcome, Text, TextEnv
 from gagpo.envs.tasks import UnknownTask
 from gagpo.envs.testing import CorridorEnv
+from tests.rejections import rejects
 
 INFO = ["admissible_actions", "split", "state", "success", "task", "task_type", "turn", "valid"]
 
@@ -111,7 +112,7 @@ def test_a_failed_reset_says_why_and_leaves_no_episode_running() -> None:
 def test_constructor_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match="CorridorEnv has no split 'lunch'; choose one of train, test"):
         CorridorEnv(split="lunch")
-    with pytest.raises(ValueError, match="max_turns must be at least 1"):
+    with rejects(ValueError, key="max_turns"):
         CorridorEnv(max_turns=0)
 
 

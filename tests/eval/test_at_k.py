@@ -26,6 +26,7 @@ from gagpo.eval.compare import compare_results
 from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.statistics import paired_difference, random_sign_flips, sign_flip_test
 from gagpo.eval.summary import result_lines
+from tests.rejections import rejects
 
 N = 4
 
@@ -277,5 +278,5 @@ def test_the_k_of_an_option(text, ks):
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1,,2", "1.5", "a", "1;2", "9" * 5000, "\uff11", "²"])
 def test_wrong_k_of_an_option(text):
-    with pytest.raises(InvalidArgument, match="--pass-at must be whole numbers of at least 1 such as 1,8,64"):
+    with rejects(InvalidArgument, key="--pass-at"):
         read_ks(text)

@@ -18,6 +18,7 @@ from gagpo.envs.math.solutions import (
     written_solution,
 )
 from gagpo.envs.tasks import EmptySplit
+from tests.rejections import rejects
 
 CUPS = (
     "Mia fills 4*6 = <<4*6=24>>24 cups.\nAt $<<3/4=.75>>.75 each they bring 24 * .75 = $<<24*.75=18>>18.\n"
@@ -168,7 +169,7 @@ def test_loading_counts_for_the_expert_only(path, caplog):
 
 
 def test_wrong_settings(path):
-    with pytest.raises(InvalidArgument, match="expert_mode must be 'answer' or 'solution'"):
+    with rejects(InvalidArgument, key="expert_mode"):
         MathEnv(data=path, expert_mode="solutions")
     with pytest.raises(InvalidArgument, match="name data=FILE"):
         MathEnv(expert_mode="solution")

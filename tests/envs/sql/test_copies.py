@@ -14,6 +14,7 @@ from gagpo.envs.sql.generate import TYPES, generate_questions
 from gagpo.envs.sql.mutate import mutants
 from gagpo.envs.sql.process import QueryProcess
 from tests.envs.sql.files import make, make_shop, spider
+from tests.rejections import rejects
 
 EQUIVALENTS = {
     "SELECT count(*) FROM singer;;": ["SELECT COUNT(id) FROM singer", "SELECT sum(1) FROM singer WHERE 1 = 1"],
@@ -207,5 +208,5 @@ def test_usual_wrong_queries_fail_unless_they_are_right_for_unique_values(data, 
 
 
 def test_invalid_numbers_of_hidden_databases():
-    with pytest.raises(InvalidArgument, match="hidden must be between 0 and 15, got -1"):
+    with rejects(InvalidArgument, key="hidden"):
         SQLEnv(hidden=-1)

@@ -9,6 +9,7 @@ from gagpo.envs.check.check import check
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.tools import ToolCall, read_call, separate
 from gagpo.envs.tools.storeroom import ITEMS, StoreroomEnv
+from tests.rejections import rejects
 
 ID = "gagpo/Storeroom-v0"
 
@@ -72,7 +73,7 @@ def test_an_impossible_call_is_invalid_and_explained(form, action, told):
 
 
 def test_an_unknown_form_is_refused():
-    with pytest.raises(InvalidArgument, match="form must be 'tools' or 'text', got 'lines'"):
+    with rejects(InvalidArgument, key="form"):
         StoreroomEnv("lines")
 
 

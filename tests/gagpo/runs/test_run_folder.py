@@ -6,6 +6,7 @@ import pytest
 
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
+from tests.rejections import rejects
 
 DAMAGED = ["[1, 2]", "null", '{"iteration": "x"}', "[" * 100_000, '{"iteration": 1', "\x00"]
 
@@ -48,7 +49,7 @@ def test_a_run_is_not_made_shorter_than_it_is(corridor, tmp_path):
     for iteration in (1, 2, 3):
         folder.log({"iteration": iteration})
     before = (folder.path / "config.yaml").read_text()
-    with pytest.raises(SettingsError, match=r"training.iterations must be at least 3, .* \(got 2\)"):
+    with rejects(SettingsError, key="training.iterations"):
         folder.change(["training.iterations=2"])
     assert (folder.path / "config.yaml").read_text() == before
     folder.change(["training.iterations=3"])

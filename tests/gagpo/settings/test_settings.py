@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from gagpo.settings import SettingsError, dump, load
+from tests.rejections import rejects
 
 BOMB = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefg"))
 MINIMAL = {"name": "x", "model": "m", "environment": {"id": "gagpo/ALFWorld-v0"}, "algorithm": "gagpo"}
@@ -161,7 +162,7 @@ def test_a_missing_file_names_a_near_one():
 def test_what_needs_the_whole_batch_is_refused_where_groups_come_one_by_one(controller):
     """A filter that is shown one group keeps it: it would filter nothing and say nothing."""
     algorithm = f"algorithm={{preset: grpo, controllers: {{{controller}}}}}"
-    with pytest.raises(SettingsError, match=r"rollout\.ahead=0"):
+    with rejects(SettingsError, key="rollout.ahead"):
         load("alfworld-quickstart", [algorithm, "rollout.ahead=1", "rollout.workers=1"])
     load("alfworld-quickstart", [algorithm])
 

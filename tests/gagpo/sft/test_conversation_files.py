@@ -11,6 +11,7 @@ from gagpo.settings.sft import SftSettings
 from gagpo.sft.conversation_files import conversation_of, conversations, holds_conversations
 from gagpo.sft.messages import read_messages
 from gagpo.sft.run import demonstrations_in
+from tests.rejections import rejects
 
 USER = {"role": "user", "content": "2 + 3?"}
 ASSISTANT = {"role": "assistant", "content": "5"}
@@ -95,7 +96,7 @@ def test_errors_name_file_row_and_columns(table, tiny, tmp_path):
         list(conversations(table, {"prompt": "X", "completion": "A"}))
     with pytest.raises(InvalidArgument, match=r"talk\.csv, row 1: no conversation: .*the row has 'Q', 'A'"):
         read_messages(table, tiny[1], 10)
-    with pytest.raises(InvalidArgument, match=r"sft\.data=.*none\.csv cannot be read|no file .*none\.csv"):
+    with rejects(InvalidArgument, key="sft.data"):
         list(conversations(tmp_path / "none.csv", {}))
     (tmp_path / "talk.jsonl").write_text('{"question": "?", "answer": "!"}\nnonsense\n')
     with pytest.raises(InvalidArgument, match=r"talk\.jsonl, line 2: not JSON"):

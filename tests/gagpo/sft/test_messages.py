@@ -23,6 +23,7 @@ from gagpo.sft.run import prepare, sft
 from tests.agents.template_families import FAMILIES, Family
 from tests.agents.test_described_tools import CALL, PRICE, WITHOUT_TOOLS, dressed
 from tests.agents.test_program_context import Talk, user
+from tests.rejections import rejects
 
 TALK = [
     {"role": "user", "content": "cell 2 of 5"},
@@ -243,7 +244,7 @@ def test_a_message_without_weight_is_not_predicted_at_all(corridor, warm_model, 
 def test_data_that_is_not_a_file_is_refused(corridor, warm_model, tmp_path, make):
     make(tmp_path / "data.jsonl")
     changes = [f"model={tmp_path / 'm'}", f"sft.data={tmp_path / 'data.jsonl'}", f"sft.base_model={warm_model}"]
-    with pytest.raises(InvalidArgument, match=r"sft\.data=.*data\.jsonl cannot be read \(not a regular file\)"):
+    with rejects(InvalidArgument, key="sft.data"):
         prepare(load(corridor(), changes), tmp_path / "work", {}, quiet=True)
 
 
@@ -371,7 +372,7 @@ def test_successful_episodes_of_a_file_are_imitated(corridor, warm_model, tmp_pa
 def test_an_adapter_is_trained_and_merged(corridor, warm_model, tmp_path):
     pytest.importorskip("peft")
     changes = [f"model={tmp_path / 'm'}", "sft.steps=3", "sft.batch=4", "sft.episodes=16", "sft.lora=2"]
-    with pytest.raises(SettingsError, match=r"lora: a new model has nothing to adapt"):
+    with rejects(SettingsError, key="sft.lora"):
         load(corridor(), changes)
     folder = sft(load(corridor(), [*changes, f"sft.base_model={warm_model}"]), quiet=True)
     before, after = load_model(warm_model).state_dict(), load_model(str(folder)).state_dict()

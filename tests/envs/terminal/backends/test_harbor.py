@@ -12,6 +12,7 @@ from gagpo.envs.terminal.backends.choice import make_sandbox
 from gagpo.envs.terminal.backends.harbor import HarborSandbox
 from gagpo.envs.terminal.env import TerminalEnv
 from gagpo.envs.terminal.tree import file, link
+from tests.rejections import rejects
 
 PACKAGE = {
     "environments/factory.py": """
@@ -99,7 +100,7 @@ def test_unknown_backends_are_named(harbor):
         HarborSandbox("clod", "x")
     with pytest.raises(InvalidArgument, match=r"docker, harbor:NAME \(got 'harbour'\)"):
         TerminalEnv(backend="harbour")
-    with pytest.raises(InvalidArgument, match="backend=harbor:cloud needs an image"):
+    with rejects(InvalidArgument, key="backend"):
         TerminalEnv(backend="harbor:cloud")
     with pytest.raises(SandboxUnavailable, match="harbor:cloud failed: RuntimeError: no such image"):
         HarborSandbox("cloud", "absent").start({})
