@@ -87,8 +87,8 @@ def single_turn(variants: dict[str, list[str]]) -> Study:
 
 
 HASTY = "data/models/math-single-hasty"
-"""Made by ``gagpo sft math-single-small model=HASTY sft.mistake_rate=0.75``: three of four demonstrations stop after the
-first step of a solution, so that answers to a problem differ in what RL can choose between."""
+"""Made by ``gagpo sft math-single-small model=HASTY sft.mistake_rate=0.75``: three of four demonstrations stop after
+the first step of a solution, so that answers to a problem differ in what RL can choose between."""
 
 
 def learnable(variants: dict[str, list[str]]) -> Study:
