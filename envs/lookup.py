@@ -2,15 +2,13 @@
 
 ``module:Name-v0`` imports the module first, which may lie in the working directory; ``module:Class`` needs no
 registration. An installed package registers ids as entry points of ``gagpo.environments`` (``"Guess-v0" = "guess"``).
-``http://HOST:PORT`` is an environment on an OpenEnv server (several with commas between them), ``textarena:NAME`` a
-game of TextArena, ``reasoning_gym:NAME`` a family of reasoning-gym, and ``scienceworld`` is ``gagpo/ScienceWorld-v0``.
+Other short names, and beginnings of ids such as ``http://``, are those that folders offer: :mod:`gagpo.envs.offers`.
 An environment without tasks is wrapped, see :mod:`gagpo.envs.plain`.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.util
 import inspect
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +19,12 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from gagpo.base.errors import GagpoError, InvalidArgument, first_line, is_termination
-from gagpo.base.nearest import hint
 from gagpo.base.registry import Registry, import_from_here
 from gagpo.envs.base import Info, Kwargs, MarkovKey, TextEnv
+from gagpo.envs.offers import missing_folder, resolvers, unaliased
 
 ENVIRONMENTS: Registry[EnvSpec] = Registry("environment", "gagpo.environments", {})
 """Entry points of installed packages: the module that registers an id."""
-
-ALIASES = {"scienceworld": "gagpo/ScienceWorld-v0"}
-"""Short names of environments of this package."""
 
 
 class UnknownEnvironment(GagpoError, ValueError):
@@ -43,38 +38,28 @@ def find_spec(env_id: str) -> EnvSpec:
         UnknownEnvironment: if the module or the id does not exist.
         InvalidArgument: if the module cannot be imported.
     """
-    if env_id.startswith(("http://", "https://")):
-        return EnvSpec(
-            "gagpo/OpenEnv-v0",
-            "gagpo.envs.openenv.env:RemoteEnv",
-            order_enforce=False,
-            disable_env_checker=True,
-            kwargs={"url": env_id},
-        )
-    env_id = ALIASES.get(env_id, env_id)
+    env_id = unaliased(env_id)
     module, _, name = env_id.rpartition(":")
     try:
-        if module == "textarena":
-            import_from_here(module)
-            return _with_seeds(EnvSpec(f"textarena/{name}", "gagpo.envs.textarena:Game", kwargs={"game": name}))
-        if module == "reasoning_gym":
-            return _family(name)
+        for beginning, resolve in resolvers().items():
+            if env_id.startswith(beginning):
+                return resolve(env_id)
         spec = _registration(module, name)
         if name.startswith("gagpo/"):  # has tasks; its module, which may be large, is not imported to find out
             return spec
         creator = creator_of(spec)
         has_tasks = hasattr(creator, "tasks") or not isinstance(creator, type)
-        return spec if has_tasks else _with_seeds(spec)
+        return spec if has_tasks else with_seeds(spec)
     except ModuleNotFoundError as error:
-        raise UnknownEnvironment(
-            f"environment {env_id!r}: {error}", advice="is its folder on PYTHONPATH? If it is a package, install it"
-        ) from None
+        advice = f"is its folder on PYTHONPATH? If it is a package, install it; {missing_folder(env_id)}"
+        raise UnknownEnvironment(f"environment {env_id!r}: {error}", advice=advice) from None
     except GagpoError:
         raise
     except gymnasium.error.Error as error:
         ids = [name for name in gymnasium.registry if name.startswith("gagpo/")]
         choices = ", ".join(sorted([*ids, *ENVIRONMENTS.offered()]))
-        advice = f"known here: {choices}, and module:Name-v0 for your own"
+        known = f"known here: {choices}, and module:Name-v0 for your own"
+        advice = "; ".join(filter(None, (missing_folder(env_id), known)))
         raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
     except (Exception, SystemExit) as error:  # other people's code may raise anything
         if is_termination(error):
@@ -97,27 +82,7 @@ def _registration(module: str, name: str) -> EnvSpec:
     return gymnasium.spec(name)
 
 
-def _family(name: str) -> EnvSpec:
-    """The registration of a family of reasoning-gym."""
-    from gagpo.envs.reasoning_gym.env import families
-
-    if importlib.util.find_spec("reasoning_gym") is None:
-        raise UnknownEnvironment(
-            f"environment 'reasoning_gym:{name}' needs the package reasoning-gym: "
-            "pip install -c constraints.txt -e '.[reasoning-gym]'"
-        )
-    if name not in families():
-        raise UnknownEnvironment(f"environment 'reasoning_gym:{name}': unknown family", advice=hint(name, families()))
-    return EnvSpec(
-        f"reasoning_gym/{name}",
-        "gagpo.envs.reasoning_gym.env:ReasoningGymEnv",
-        order_enforce=False,
-        disable_env_checker=True,
-        kwargs={"family": name},
-    )
-
-
-def _with_seeds(spec: EnvSpec) -> EnvSpec:
+def with_seeds(spec: EnvSpec) -> EnvSpec:
     """The registration of an environment without tasks, wrapped so that its seeds are tasks."""
     limit = {} if spec.max_episode_steps is None else {"max_turns": spec.max_episode_steps}
     return EnvSpec(

@@ -12,11 +12,9 @@ from pathlib import Path
 
 from gagpo.base.errors import GagpoError
 from gagpo.envs.lookup import maker
+from gagpo.envs.offers import resolvers
 from gagpo.envs.pool.worker import REWARD
 from gagpo.settings import EngineSettings
-
-WITHOUT_MODULE = ("http://", "https://", "textarena:")
-"""Beginnings of ids that have a colon and name a server, or a game of an installed package."""
 
 _CODE = re.compile(r"[^\W\d][\w-]*(\.[^\W\d][\w-]*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 """``module:Name``, also of a file with a dash in its name, which Python's own ``import`` cannot reach."""
@@ -32,7 +30,8 @@ def module_in(name: str) -> str:
     >>> module_in("guess:Guess-v0"), module_in("gagpo/Math-v0"), module_in("http://127.0.0.1:8000")
     ('guess', '', '')
     """
-    module = "" if name.startswith(WITHOUT_MODULE) else name.rpartition(":")[0]
+    is_offered = name.startswith(tuple(resolvers()))  # a server's address, or an environment of an installed package
+    module = "" if is_offered else name.rpartition(":")[0]
     return "" if module.partition(".")[0] == "gagpo" else module
 
 

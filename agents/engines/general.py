@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from gagpo.agents.engines.offers import serving_engine
 from gagpo.agents.engines.transformers import PREFILL_TOKENS, DecodingRow, TransformersEngine
 from gagpo.model.attention_check import tolerance_of, worst
 from gagpo.model.flat.attention import is_flat
@@ -104,7 +105,7 @@ class GeneralEngine(TransformersEngine):
             if getattr(out, name, None) is not None:
                 state[name] = getattr(out, name)
         if not state:
-            raise ModelError(f"{type(self.model).__name__} returns no cache", advice="sample with engine=vllm")
+            raise ModelError(f"{type(self.model).__name__} returns no cache", advice=f"sample with {serving_engine()}")
         logits_BLV: torch.Tensor = out.logits.float()
         return logits_BLV
 

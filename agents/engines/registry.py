@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from pydantic import Field, ValidationError, model_serializer
 
 from gagpo.agents.engines.base import Engine
+from gagpo.agents.engines.offers import engine_offers
 from gagpo.agents.engines.options import EngineInputs, EngineOptions
 from gagpo.base import renamed
 from gagpo.base.errors import InvalidArgument
@@ -32,10 +33,13 @@ ENGINES: Registry[type[EngineOptions]] = Registry(
     "gagpo.engines",
     {
         "transformers": "gagpo.agents.engines.transformers_options:TransformersOptions",
-        "vllm": "gagpo.agents.engines.remote.options:VLLMOptions",
+        **{name: address for offer in engine_offers() for name, address in offer.engines.items()},
     },
     _require_options,
+    home="gagpo/agents/engines",
 )
+for _offer in engine_offers():
+    renamed.ARGUMENTS.update(_offer.renamed_options)
 
 
 def engine_options(name: str, values: Mapping[str, Any] | None = None) -> EngineOptions:

@@ -60,6 +60,7 @@ class Registry(Generic[Registered]):
     builtin: ``module:Name`` of this package's objects, which cannot be replaced.
     check: raises :class:`InvalidArgument` for an object of another kind.
     new_names: of objects that were renamed, by the old name.
+    home: the package whose folders offer the builtin ones, if they do: a folder that was deleted is missing there.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Registry(Generic[Registered]):
         builtin: Mapping[str, str],
         check: Callable[[Any, str], None] | None = None,
         new_names: Mapping[str, str] | None = None,
+        home: str = "",
     ):
         self.kind = kind
+        self.home = home
         self.new_names = new_names or {}
         self.group = group
         self.builtin = builtin
@@ -108,7 +111,9 @@ class Registry(Generic[Registered]):
             return name
         if reason := renamed.replacement(self.new_names, name, self.kind):
             raise InvalidArgument(reason)
-        raise InvalidArgument(f"there is no {self.kind} {name!r}", advice=f"{hint(name, addresses)}, or module:Name")
+        home = f"; no folder of {self.home} offers it" if self.home else ""
+        advice = f"{hint(name, addresses)}, or module:Name{home}"
+        raise InvalidArgument(f"there is no {self.kind} {name!r}", advice=advice)
 
     def find(self, name: str) -> Registered:
         """The object called ``name``, imported if necessary.

@@ -1,4 +1,4 @@
-"""Names of earlier versions and those that replaced them: the only place that contains the old ones.
+"""Names of earlier versions and those that replaced them: only this file and ``registration.py`` contain old ones.
 
 What a user writes with an old name is an error that gives the new one. What an earlier version stored (a run's config,
 its metrics, the rows of a study) is read as if it had the new names.
@@ -44,18 +44,8 @@ KEYS = {
 }
 """Keys of a config. A list's elements have the key of the list."""
 
-ARGUMENTS = {
-    "vllm": {
-        "gpus_each": "tensor_parallel_size",
-        "silence": "health_timeout",
-        "deadline": "timeout",
-        "start_deadline": "start_timeout",
-    },
-    "gagpo/WebShop-v0": {"shopper": "expert_mode"},
-    "gagpo/MCP-v0": {"start_seconds": "start_timeout", "call_seconds": "call_timeout"},
-    "gagpo/Program-v0": {"seconds": "timeout"},
-}
-"""Options of an engine by its name, and arguments of an environment by its id; those of other packages keep theirs."""
+ARGUMENTS: dict[str, Mapping[str, str]] = {}
+"""Options of an engine by its name, and arguments of an environment by its id, as their folders register them."""
 
 PRESETS = {
     "ppo_token": "ppo",

@@ -26,7 +26,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gagpo plan alfworld-qwen --gpu-memory 80",
         "gagpo plan alfworld-quickstart --run runs/alfworld-quickstart",
     ),
-    "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --engine vllm --dtype bfloat16"),
+    "doctor": ("gagpo doctor", "gagpo doctor --device cuda --processes 8 --dtype bfloat16"),
     "profile": ("gagpo profile alfworld-quickstart", "gagpo profile mine.yaml training.dtype=bfloat16 --iterations 5"),
     "export": (
         "gagpo export runs/alfworld-quickstart@best model",

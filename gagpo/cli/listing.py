@@ -15,7 +15,6 @@ from typing import Annotated
 
 import typer
 
-from gagpo.base.extras import pip_install
 from gagpo.base.tables import ascii_only
 from gagpo.cli.options import Json, first_comment, print_json, print_table, say
 
@@ -99,28 +98,15 @@ def environments() -> list[CatalogEntry]:
 
     import gagpo.envs  # noqa: F401 (registers the suite's own)
     from gagpo.envs.lookup import ENVIRONMENTS
+    from gagpo.envs.offers import problem_of
 
     ids = [name for name in gymnasium.registry if name.startswith("gagpo/")]
-    items = [CatalogEntry("environment", name, problem=_missing(name)) for name in ids]
+    items = [CatalogEntry("environment", name, problem=problem_of(name)) for name in ids]
     for point in ENVIRONMENTS.offered().values():
         package = point.dist.name if point.dist else point.module
         problem = _problem(point.module, point.name)
         items.append(CatalogEntry("environment", point.name, package=package, problem=problem))
     return sorted(items, key=lambda item: (item.package != "gagpo", item.name))
-
-
-def _missing(name: str) -> str:
-    """The package or program that an environment of the suite needs and that is not installed; empty if none."""
-    from gagpo.base.errors import MissingPackage
-    from gagpo.envs.scienceworld.simulator import simulator_command
-
-    if name != "gagpo/ScienceWorld-v0":
-        return ""
-    try:
-        simulator_command()
-    except MissingPackage as error:
-        return str(error)
-    return ""
 
 
 def _problem(module: str, name: str) -> str:
@@ -139,6 +125,7 @@ def _problem(module: str, name: str) -> str:
 
 def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) -> list[CatalogEntry]:
     """Shipped configs, environments, algorithms, engines, shipped models, local models and runs."""
+    from gagpo.agents.engines.offers import engine_offers
     from gagpo.algorithms import PRESETS
     from gagpo.model import pretrained
     from gagpo.settings import shipped_configs
@@ -147,9 +134,10 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
     items += environments()
     items += _families_of_environments()
     items += [CatalogEntry("algorithm", name) for name in sorted(PRESETS)]
-    for package in ("transformers", "vllm"):
+    engines = {name: offer.package for offer in engine_offers() for name in offer.engines}
+    for name, package in {"transformers": "transformers", **engines}.items():
         missing = "" if find_spec(package) else f"the package {package} is not installed"
-        items.append(CatalogEntry("engine", package, package=package, problem=missing))
+        items.append(CatalogEntry("engine", name, package=package, problem=missing))
     missing = "" if os.environ.get("OPENAI_API_KEY") else "needs OPENAI_API_KEY, or --base-url for another server"
     items.append(CatalogEntry("model", "openai:MODEL", "behind a server, for gagpo eval", "openai", missing))
     items += _starters()
@@ -161,19 +149,12 @@ def everything(runs: Path = Path("runs"), models: Path = Path("data/models")) ->
 
 def _families_of_environments() -> list[CatalogEntry]:
     """How to name the environments of packages that are not registered one by one."""
-    packages = {
-        "reasoning_gym": ("reasoning_gym:leg_counting; one answer to a generated problem", "gagpo[reasoning-gym]"),
-        "textarena": ("textarena:GuessTheNumber-v0; single-player games", "textarena"),
-    }
+    from gagpo.envs.offers import environment_offers
+
     return [
-        CatalogEntry(
-            "environment",
-            f"{package}:NAME",
-            f"such as {about}",
-            package,
-            "" if find_spec(package) else f"the package {package} is not installed: {pip_install(install)}",
-        )
-        for package, (about, install) in packages.items()
+        CatalogEntry("environment", name, about, offer.package, offer.problem())
+        for offer in environment_offers()
+        for name, about in offer.examples.items()
     ]
 
 

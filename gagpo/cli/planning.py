@@ -248,7 +248,7 @@ def profile(
 
 def doctor(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; by default cuda if available.")] = "",
-    engine: Annotated[str, typer.Option(help="The engine to check: transformers or vllm.")] = "transformers",
+    engine: Annotated[str, typer.Option(help="The engine to check, as engine.name of a config.")] = "transformers",
     dtype: Annotated[str, typer.Option(help="Number format to sample in: float32 or bfloat16.")] = "float32",
     processes: Annotated[int, typer.Option(min=1, help="Ranks to train with, one GPU each.")] = 1,
     runs: Annotated[Path, typer.Option(help="Folder for runs; its disk is checked.")] = Path("runs"),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from gagpo.agents.agent import Agent
+from gagpo.agents.engines.offers import serving_engine
 from gagpo.agents.rollout import Clock, Job, rollout
 from gagpo.collecting.packing import packed, unpacked
 from gagpo.data import Episode
@@ -43,7 +44,7 @@ def require_fitting(settings: RunSettings, processes: int) -> None:
             raise SettingsError(
                 f"rollout.ahead={settings.rollout.ahead} samples while {processes} processes train, and engine "
                 f"{settings.engine.name} samples on a GPU that one of them trains on: name other GPUs with "
-                "engine=vllm engine.options={replicas: 1, gpus: [6]}, or set rollout.ahead=0",
+                f"{serving_engine()} engine.options={{replicas: 1, gpus: [6]}}, or set rollout.ahead=0",
                 key="rollout.ahead",
             )
         return  # the first rank samples all groups

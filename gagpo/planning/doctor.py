@@ -7,6 +7,7 @@ has failed. A check that hangs ends the process after printing its stack.
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import os
 import resource
 import shutil
@@ -16,24 +17,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from gagpo.agents.engines.base import Engine, Request
+from gagpo.agents.engines.offers import distributions
 from gagpo.agents.engines.parity import ParityCheck, PolicyReader
 from gagpo.agents.engines.registry import engine_options
 from gagpo.agents.setup import make_engine
 from gagpo.algorithms import load as load_algorithm
 from gagpo.base.cores import available_cores
 from gagpo.base.errors import GagpoError, InvalidArgument, first_line
+from gagpo.base.findings import Finding, Verdict
 from gagpo.base.memory import available_memory
 from gagpo.credit import Credit
 from gagpo.data import Row
 from gagpo.distributed.ranks import Ranks
-from gagpo.envs.web.driver import find_programs, installed_version
-from gagpo.envs.web.errors import BrowserMissing
+from gagpo.envs.offers import health_checks
 from gagpo.learning.packing import Packing
 from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.chosen_format import ChosenFormats, formats_for, slowdown
@@ -46,7 +48,6 @@ from gagpo.planning.memory import GB
 from gagpo.runs.run_folder import versions
 from gagpo.sft.small_model import ModelShape, build, save_folder
 
-Verdict = Literal["failed", "warning", "ok"]
 WORST_FIRST: tuple[Verdict, ...] = ("failed", "warning", "ok")
 
 CHECK_SECONDS = 300.0
@@ -62,32 +63,6 @@ EXPECTED = {"nats_before": 5.716747, "gradient_norm": 0.998776, "nats_after": 5.
 """Results of the training step: mean negative log-probability of a token before and after, and gradient norm."""
 OLD = -5.5  # log-probability of every token when it was sampled
 TOLERANCE = 1e-4  # allowed relative difference from them
-
-
-@dataclass
-class Finding:
-    """The result of one check.
-
-    verdict: ``failed``; ``warning`` if something works but is slow or scarce; ``ok``.
-    summary: one line.
-    values: numbers, as plain JSON.
-    advice: what to do about a failure or warning.
-    name, seconds: of the check; filled in by :func:`examine`.
-    """
-
-    verdict: Verdict
-    summary: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    advice: str = ""
-    name: str = ""
-    seconds: float = 0.0
-
-    def lines(self) -> list[str]:
-        """The finding as the report shows it."""
-        lines = [f"{self.verdict:8s} {self.name:22s} {self.summary} ({self.seconds:.1f} s)"]
-        if self.advice:
-            lines.append(f"{'':31s} -> {self.advice}")
-        return lines
 
 
 @dataclass
@@ -134,7 +109,7 @@ class Machine:
         return load_model(self._model, "float32", self.device), load_tokenizer(self._model)
 
 
-PACKAGES = ("gagpo", "torch", "transformers", "vllm")
+PACKAGES = ("gagpo", "torch", "transformers", *distributions())
 """Packages whose versions are reported."""
 
 Check = Callable[[Machine], Finding]
@@ -199,19 +174,6 @@ def check_disk(machine: Machine) -> Finding:
     advice = ["a checkpoint takes 12 bytes a parameter, and two are kept: name a larger disk with --runs"]
     values = {"folder": str(machine.runs), "free_gb": free}
     return judged(f"{free:.0f} GB free for {machine.runs}", values, advice if free < DISK_GB else [], "warning")
-
-
-def check_browser(machine: Machine) -> Finding:
-    """Check that Chromium, which only gagpo/Web-v0 needs, is new enough; having none is no fault."""
-    try:
-        find_programs()
-    except BrowserMissing:
-        return Finding("ok", "no Chromium; only gagpo/Web-v0 needs it")
-    try:
-        version = installed_version()
-    except BrowserMissing as error:
-        return Finding("warning", "Chromium cannot be used", {}, str(error))
-    return Finding("ok", version, {"version": version})
 
 
 def check_device(machine: Machine) -> Finding:
@@ -336,7 +298,24 @@ def gap_of(engine: Engine, parity: ParityCheck) -> float:
     return gap.error
 
 
-CHECKS: tuple[Check, ...] = (check_host, check_disk, check_browser, check_device, check_training_step, check_engine)
+def _of_environments(name: str, health: Callable[[], Finding]) -> Check:
+    """A check that an environment's folder registers, which needs nothing of the machine's description."""
+
+    def check(machine: Machine) -> Finding:
+        return health()
+
+    check.__name__ = f"check_{name}"
+    return check
+
+
+CHECKS: tuple[Check, ...] = (
+    check_host,
+    check_disk,
+    *itertools.starmap(_of_environments, health_checks().items()),
+    check_device,
+    check_training_step,
+    check_engine,
+)
 
 
 def examine(

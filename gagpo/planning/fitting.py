@@ -8,6 +8,7 @@ from typing import get_args
 
 import torch
 
+from gagpo.agents.engines.offers import serving_engine
 from gagpo.base.errors import InvalidArgument
 from gagpo.model.shape import Shape
 from gagpo.model.sharding import Unsharded
@@ -19,7 +20,7 @@ CONTEXT = 1.0 * GB  # GPU memory of CUDA and its libraries
 FRAGMENTS = 0.05  # fraction of GPU memory lost to fragmentation
 UPDATE = "lower training.microbatch_tokens, or set training.gradient_checkpointing=true or training.dtype=bfloat16"
 SMALLER = {
-    "loading": "use more GPUs (processes), set engine.dtype=bfloat16, or sample at servers (engine=vllm)",
+    "loading": f"use more GPUs (processes), set engine.dtype=bfloat16, or sample at servers ({serving_engine()})",
     "sampling": "lower rollout.concurrency, or set engine.dtype=bfloat16",
     "loss": UPDATE,
     "backward": UPDATE,

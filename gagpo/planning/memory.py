@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gagpo.agents.engines.remote.weight_folder import weight_files
+from gagpo.agents.engines.weight_files import weight_files
 from gagpo.model.chosen_format import native_bfloat16
 from gagpo.model.flat.kernels import BLOCK, KEPT_SCORES, SMALL_SCORES
 from gagpo.model.logprobs import chunk_tokens

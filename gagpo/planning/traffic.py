@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gagpo.agents.engines.remote.weight_folder import weight_files
+from gagpo.agents.engines.weight_files import weight_files
 from gagpo.distributed.ranks import replicas_of
 from gagpo.model.shape import Shape
 from gagpo.planning.memory import adapter

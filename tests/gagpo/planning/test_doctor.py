@@ -14,7 +14,7 @@ import typer
 from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.distributed.ranks import Ranks
-from gagpo.envs.web.errors import BrowserMissing
+from gagpo.envs.offers import health_checks
 from gagpo.model.chosen_format import ChosenFormats
 from gagpo.planning import doctor
 from gagpo.planning.doctor import Finding, Machine, device_of, examine, worst_of
@@ -138,19 +138,6 @@ def test_a_small_disk_gets_advice(machine, monkeypatch, tmp_path):
     assert "a larger disk" in check_disk.advice
 
 
-def test_the_browser_is_named_and_an_old_one_gets_advice(machine, monkeypatch):
-    def missing():
-        raise BrowserMissing("needs Chromium")
-
-    monkeypatch.setattr(doctor, "find_programs", lambda: ("chromium", "chromedriver"))
-    monkeypatch.setattr(doctor, "installed_version", lambda: "Chromium 156.0")
-    assert doctor.check_browser(machine).summary == "Chromium 156.0"
-    monkeypatch.setattr(doctor, "installed_version", missing)
-    assert doctor.check_browser(machine).verdict == "warning"
-    monkeypatch.setattr(doctor, "find_programs", missing)
-    assert doctor.check_browser(machine).verdict == "ok"
-
-
 def test_a_check_that_raises_has_failed_and_the_next_one_runs(machine):
     received = []
     findings = examine(machine, received.append, [raises, fine])
@@ -210,5 +197,5 @@ def test_two_ranks_pass_every_check(tmp_path):
     assert ended.returncode == 0, ended.stdout + ended.stderr
     record = json.loads(ended.stdout.splitlines()[-1])
     assert record["ok"] and [finding["name"] for finding in record["findings"]] == [
-        *("host", "disk", "browser", "device", "training step", "engine")
+        *("host", "disk", *health_checks(), "device", "training step", "engine")
     ]

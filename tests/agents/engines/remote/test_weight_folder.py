@@ -11,11 +11,9 @@ import pytest
 from gagpo.agents.engines.remote import weight_folder
 from gagpo.agents.engines.remote.weight_folder import (
     HEADROOM,
-    WeightFiles,
     WeightFolder,
     parent_of_files,
     remove_leftovers,
-    weight_files,
 )
 from gagpo.base.errors import InvalidArgument
 
@@ -105,8 +103,3 @@ def test_a_file_system_without_locks_is_used_and_not_cleaned(tmp_path, monkeypat
     assert folder.path.exists() and other.path.exists() and len(os.listdir("/proc/self/fd")) == before
     folder.close()
     assert not folder.path.exists() and other.path.exists()
-
-
-def test_bytes_of_the_files_are_those_of_one_copy_per_machine():
-    assert weight_files(15_231_000_000) == WeightFiles(15_231_000_000, 15_231_000_000)
-    assert weight_files(15_000, 200) == WeightFiles(200, 15_200)

@@ -85,7 +85,7 @@ def test_answers_are_compared_by_value(answer: str, expected: str, digits: int |
 
 
 def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gagpo.envs.lookup.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("gagpo.envs.reasoning_gym.registration.find_spec", lambda name: None)
     with pytest.raises(UnknownEnvironment, match=r"pip install -c constraints\.txt -e '\.\[reasoning-gym\]'"):
         find_spec("reasoning_gym:gcd")
 

@@ -1,0 +1,1 @@
+"""Single-player games of TextArena."""
