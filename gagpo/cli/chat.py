@@ -11,6 +11,7 @@ import typer
 from pydantic import Field
 
 from gagpo.base.options import Flag, Options
+from gagpo.cli import servers
 from gagpo.cli.field_options import request_values, with_field_options
 from gagpo.cli.options import Json, print_json, say
 
@@ -117,17 +118,14 @@ def serve(
     ] = "",
     **options: object,
 ) -> None:
-    """Serve a trained model to OpenAI's and Anthropic's clients, with the prompt and the tools of its training.
-
-    `gagpo openenv` serves an environment.
-    """
+    """Serve a trained model to OpenAI's and Anthropic's clients, with the prompt and the tools of its training."""
     import asyncio
 
     from gagpo.base.errors import InvalidArgument, MissingPackage
 
     model = str(options["model"])
     if ENVIRONMENT.fullmatch(model):
-        raise InvalidArgument(f"{model} is an environment, which `gagpo openenv {model}` serves")
+        raise InvalidArgument(f"{model} is an environment, not a model", advice=servers.advice(model))
     try:
         from gagpo.interop.model_server import ModelServer
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The commands about environments: ``check``, ``openenv`` and ``new``."""
+"""The commands about environments: ``check``, those that serve environments, and ``new``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
+from gagpo.cli import servers
 from gagpo.cli.options import Json, Kwargs, print_json, print_table, say, values
 
 
 def add_to(app: typer.Typer) -> None:
     """Add the commands of this file to ``app``."""
     app.command()(check)
-    app.command()(openenv)
+    servers.add_to(app)
     app.command()(new)
 
 
@@ -60,25 +61,6 @@ def _environments(env: str, kwargs: dict[str, object]) -> dict[str, tuple[str, d
         return {"": (env, kwargs)}
     rows = load(env).all_environments
     return {row.name: (row.environment.id, {**row.environment.kwargs, **kwargs}) for row in rows}
-
-
-def openenv(
-    env: Annotated[str, typer.Argument(help="Environment id: gagpo/ALFWorld-v0, module:Name-v0.")],
-    kwargs: Kwargs = None,
-    host: Annotated[str, typer.Option(help="0.0.0.0 accepts connections from other machines.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one.")] = 8000,
-    workers: Annotated[int, typer.Option(min=0, help="Environment processes.")] = 2,
-    sessions: Annotated[int, typer.Option(min=1, help="Limit of concurrent sessions.")] = 64,
-    admissible: Annotated[bool, typer.Option(help="Send the admissible actions with each observation.")] = False,
-) -> None:
-    """Serve an environment over OpenEnv; `gagpo serve` serves a model."""
-    try:
-        from gagpo.interop.openenv import serve as run
-    except ImportError as error:
-        from gagpo.base.errors import MissingPackage
-
-        raise MissingPackage(f"gagpo openenv needs OpenEnv ({error})", advice="install the extra openenv") from None
-    run(env, values(kwargs), host=host, port=port, workers=workers, max_sessions=sessions, admissible=admissible)
 
 
 def new(

@@ -34,7 +34,6 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "chat": ("gagpo chat starter:maths", "gagpo chat runs/alfworld-quickstart@best --temperature 0"),
     "serve": ("gagpo serve runs/alfworld-quickstart", "gagpo serve starter:maths --port 8001"),
-    "openenv": ("gagpo openenv gagpo/ALFWorld-v0 --port 8000", "gagpo openenv gagpo/WebShop-v0 -k products=200"),
     "models": ("gagpo models get smollm2-135m", "gagpo models get other-model.Q8_0.gguf --to models/other"),
     "new": ("gagpo new mine.yaml --like alfworld-small", "gagpo new walk"),
     "list": ("gagpo list", "gagpo list --runs elsewhere/runs --json"),

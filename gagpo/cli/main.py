@@ -27,6 +27,7 @@ from gagpo.cli import (
     planning,
     play,
     prompts,
+    servers,
     train,
     view,
 )
@@ -146,7 +147,8 @@ def _hint(option: str, parameters: Sequence[Any]) -> None:
     from gagpo.base.renamed import KEYS, OPTIONS
 
     if sys.argv[1:2] == ["serve"] and any(map(chat.ENVIRONMENT.fullmatch, sys.argv)):
-        print("gagpo: gagpo serve is for models; `gagpo openenv ENV` serves an environment", file=sys.stderr)
+        text = "; ".join(filter(None, ("gagpo: gagpo serve is for models, not environments", servers.advice("ENV"))))
+        print(text, file=sys.stderr)
         return
     if option in OPTIONS:
         print(f"gagpo: {option} is renamed to {OPTIONS[option]}", file=sys.stderr)

@@ -29,7 +29,15 @@ ARGUMENTS = {
     "rewarded.py": ("gagpo/Program-v0", {"reward"}),  # of every environment, see the test of reward functions
 }
 """The environments' files that import what an argument names, and the arguments."""
-OTHERS = {"arguments.py", "lookup.py", "check", "pool", "vector.py", "textarena/registration.py", "reasoning_gym/evaluation.py"}
+OTHERS = {
+    "arguments.py",
+    "lookup.py",
+    "check",
+    "pool",
+    "vector.py",
+    "textarena/registration.py",
+    "reasoning_gym/evaluation.py",
+}
 """Files that import an id, which is checked as one; a registered game; and a module that the package itself names."""
 
 

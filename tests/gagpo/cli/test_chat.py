@@ -179,9 +179,9 @@ def test_chat_reads_a_pipe_and_ends_with_it(finished):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["serve", "gagpo/ALFWorld-v0"], "`gagpo openenv gagpo/ALFWorld-v0` serves"),
+        (["serve", "gagpo/ALFWorld-v0"], "gagpo/ALFWorld-v0 is an environment"),
         (["serve", "walk:Walk-v0"], "is an environment"),
-        (["serve", "gagpo/WebShop-v0", "-k", "products=200"], "`gagpo openenv ENV` serves"),
+        (["serve", "gagpo/WebShop-v0", "-k", "products=200"], "is for models, not environments"),
         (["chat", "random"], "random has no weights here"),
         (["chat", "openai:gpt"], "openai:gpt has no weights here"),
         (["chat", "nowhere/at-all/of-it"], "nowhere"),

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gagpo.base.errors import InvalidArgument, MissingPackage
-from gagpo.cli.environments import openenv
-from gagpo.envs.lookup import UnknownEnvironment
+from gagpo.base.errors import InvalidArgument
 from gagpo.interop.scaffold import new_environment
 
 ROOT = Path(__file__).parents[3]
@@ -102,9 +100,3 @@ def test_a_env_that_is_there_already_is_no_installed_package(tmp_path, monkeypat
     new_environment("moon", tmp_path)
     with pytest.raises(InvalidArgument, match=r"moon\.py exists"):
         new_environment("moon", tmp_path)
-
-
-def test_serving_what_is_not_there_is_refused():
-    """With OpenEnv installed or without: the one is missing, or the other."""
-    with pytest.raises((MissingPackage, UnknownEnvironment), match=r"needs OpenEnv|environment 'gagpo/No-v0'"):
-        openenv("gagpo/No-v0", port=0)
