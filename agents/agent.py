@@ -16,7 +16,7 @@ from gagpo.agents.context import Context, GenerationRequest, RejectedRequest
 from gagpo.agents.engines.base import Engine, Request, Response, Sampling, require_stop
 from gagpo.agents.scripted import ExpertAgent, RandomAgent, slip
 from gagpo.data import Episode, Turn
-from gagpo.envs.program.messages import Completion
+from gagpo.envs.gateway.messages import Completion
 from gagpo.envs.tasks import split_task
 
 __all__ = [

@@ -20,12 +20,12 @@ from gagpo.agents.engines.base import Response
 from gagpo.agents.prompts import Message, Prompt
 from gagpo.base.errors import GagpoError, first_line
 from gagpo.data import Turn
-from gagpo.envs.program.messages import Completion, Json, unexpected
+from gagpo.envs.gateway.messages import Completion, Json, unexpected
 from gagpo.envs.tools import CallError, read_call
 
 
 class ProgramContext(Context):
-    """A :class:`Context` for ``gagpo/Program-v0``, whose programs word their prompts and read the responses themselves.
+    """A :class:`Context` for programs that word their prompts and read the responses themselves.
 
     calls: the model's call format, as of a :class:`Context`.
     """

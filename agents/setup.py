@@ -19,7 +19,6 @@ from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.arguments import build
-from gagpo.envs.program.env import ProgramEnv
 from gagpo.envs.tasks import unknown_split
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def make_context(
 ) -> Context:
     """How a model is prompted in ``env``: with its instructions and tools. prompt: one, a shipped name or a file."""
     prompt_format = find_prompt(prompt) if isinstance(prompt, str) else prompt
-    if isinstance(env, ProgramEnv):
+    if getattr(env, "sends_requests", False):
         if (prompt_format.name, history, admissible) != ("plain", "full", False):
             names = "context.prompt, context.history and context.admissible"
             raise InvalidArgument(f"{names} have no effect on programs, which word their prompts: leave them out")

@@ -16,7 +16,7 @@ from gagpo.agents.encoding import THOUGHT
 from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import Message, find_prompt
 from gagpo.data import Turn
-from gagpo.envs.program.messages import Json
+from gagpo.envs.gateway.messages import Json
 from gagpo.envs.tools import ToolCall
 
 DATA = "data"

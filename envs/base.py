@@ -120,6 +120,7 @@ class TextEnv(gymnasium.Env[str, str]):
     tools: tools that are called by name; without any, an action is a text (:mod:`gagpo.envs.tools.env`).
     concurrency: the most episodes that an evaluation runs at once by default; None for no limit of the environment.
     has_own_data: whether its tasks are the user's. Training holds some out where there is no validation split.
+    sends_requests: whether its observations are requests of a program, which words its prompts and reads the responses.
     reward_columns: what reward functions may name of the task under way, such as ``answer``.
     """
 
@@ -140,6 +141,7 @@ class TextEnv(gymnasium.Env[str, str]):
     tools: Sequence[Tool] = ()
     concurrency: int | None = None
     has_own_data: bool = False
+    sends_requests: ClassVar[bool] = False
 
     def __init__(
         self, split: str = "train", max_turns: int = 50, expert: bool | str = False, render_mode: str | None = None

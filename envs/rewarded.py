@@ -4,7 +4,7 @@
 list adds the values of several functions, and a mapping weighs them; ``environment`` in it stands for the
 environment's own rewards, which are otherwise only in ``info["environment_reward"]``.
 
-Functions are called by the names of their parameters, see :mod:`gagpo.envs.program.rewards`. Their row holds ``id``,
+Functions are called by the names of their parameters, see :mod:`gagpo.envs.rewards.calls`. Their row holds ``id``,
 ``split``, ``type``, ``environment_reward``, ``success`` and what the environment adds with ``reward_columns``, such as
 the right answer. Prompts are the first observation, and answers the actions, both as messages.
 """
@@ -22,8 +22,8 @@ from gymnasium.envs.registration import EnvSpec
 from gagpo.base.errors import InvalidArgument
 from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.lookup import creator_of
-from gagpo.envs.program.process import FUNCTIONS, report
-from gagpo.envs.program.rewards import author, call_reward, needs_token_ids
+from gagpo.envs.rewards.calls import author, call_reward, needs_token_ids
+from gagpo.envs.rewards.functions import FUNCTIONS, report
 
 REWARD = "reward"
 ENVIRONMENT = "environment"
@@ -47,7 +47,7 @@ class RewardedEnv(gymnasium.Wrapper[str, str, str, str]):
                 continue
             function = FUNCTIONS.find(name)
             if needs_token_ids(function):
-                raise InvalidArgument(f"{REWARD}: {name} needs completion_ids, which only gagpo/Program-v0 has")
+                raise InvalidArgument(f"{REWARD}: {name} needs completion_ids, which only requests of programs have")
             self._functions.append((function, weight))
         self._transcript: list[Info] = []
         self._observation = ""
@@ -103,7 +103,7 @@ def make(spec: EnvSpec, kwargs: Kwargs, **options: Any) -> gymnasium.Env[Any, An
 def reward_weights(spec: EnvSpec, kwargs: Kwargs) -> tuple[dict[str, float], dict[str, Any]]:
     """The weights of ``reward`` in the arguments of an environment, and the other arguments.
 
-    An environment with an argument ``reward`` of its own, such as ``gagpo/Program-v0``, keeps it.
+    An environment with an argument ``reward`` of its own keeps it.
 
     Raises: InvalidArgument for a value of another form, and for an environment behind a server.
     """

@@ -12,7 +12,6 @@ from gagpo.agents.api.answer import Usage
 from gagpo.agents.api.client import ApiClient, ApiError
 from gagpo.agents.api.settings import PREFIX, ApiSettings
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.program.env import ProgramEnv
 from gagpo.envs.tools import tools_of
 from gagpo.eval.evaluate import EvaluatedAgent, EvaluationOutcome, PreparedEvaluation
 from gagpo.eval.journal import Journal
@@ -25,7 +24,7 @@ def evaluate_served(prepared: PreparedEvaluation) -> EvaluationOutcome:
     request = prepared.request
     conditions = prepared.conditions
     env = prepared.env
-    if isinstance(env, ProgramEnv):
+    if getattr(env, "sends_requests", False):
         raise InvalidArgument(f"{conditions.environment} needs a model whose tokens gagpo samples, not one at a server")
     api = request.server or ApiSettings(request.model.removeprefix(PREFIX))
     chat = ChatSettings(

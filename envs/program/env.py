@@ -15,11 +15,12 @@ from gagpo.base.nearest import hint
 from gagpo.base.sandbox import require_sandbox
 from gagpo.envs.base import Kwargs, MarkovKey, Outcome, TextEnv
 from gagpo.envs.command import command_words
+from gagpo.envs.gateway.messages import Json
 from gagpo.envs.pool import Pool
 from gagpo.envs.program.episodes import Limits
-from gagpo.envs.program.messages import Json
 from gagpo.envs.program.tasks import SPLITS, read_tasks
 from gagpo.envs.program.variables import named, passed
+from gagpo.envs.rewards.functions import FUNCTIONS
 from gagpo.envs.tasks import Task, TaskSet
 
 Sandbox = Literal["none", "bubblewrap"]
@@ -53,6 +54,7 @@ class ProgramEnv(TextEnv):
     markov_key: ClassVar[MarkovKey | None] = "state"
     choosing: ClassVar[frozenset[str]] = frozenset({"tasks", "columns"})
     code_arguments: ClassVar[frozenset[str]] = frozenset({"command", "agent", "reward"})
+    sends_requests: ClassVar[bool] = True
     has_own_data = True
 
     def __init__(
@@ -129,6 +131,12 @@ class ProgramEnv(TextEnv):
         return ProgramPool(
             env.program, limits, env._find, memory, variables=every, hidden=env.hidden, reward_variables=of_reward
         )
+
+    def require_functions(self) -> None:
+        """Import the agent and the reward function here; in a run, the program's process does it."""
+        for name in ("agent", "reward"):
+            if function := self.program[name]:
+                FUNCTIONS.find(str(function))
 
     def tasks(self, split: str) -> TaskSet:
         if split not in self._tasks:

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gagpo.data import SUCCESS_ASSUMED
-from gagpo.envs.program.conversations import Conversations
-from gagpo.envs.program.messages import MAX_REWARD, ChatRequest, Completion, GatewayError, Json, unexpected
+from gagpo.envs.gateway.conversations import Conversations
+from gagpo.envs.gateway.messages import MAX_REWARD, ChatRequest, Completion, GatewayError, Json, unexpected
 from gagpo.envs.program.runs import RunResult, Runs
 from gagpo.envs.tasks import Task
 

@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gagpo.base.errors import GagpoError
+from gagpo.envs.gateway.messages import Completion, Json
 from gagpo.envs.pool.slots import BasePool, Event, Worker
 from gagpo.envs.pool.wire import Request
 from gagpo.envs.program.episodes import Judge, Limits, ProgramEpisode, ProgramFault, ProgramOutcome
-from gagpo.envs.program.messages import Completion, Json
 from gagpo.envs.program.runs import Runs
-from gagpo.envs.program.server import GatewayServer
+from gagpo.envs.program.server import ProgramServer
 from gagpo.envs.program.variables import passed
 from gagpo.envs.tasks import Task
 
@@ -35,7 +35,7 @@ class ProgramPool(BasePool):
     """Runs one program for each episode, and a server for all in a thread. For one thread only.
 
     An episode is given up when its program crashed, hung or ended without a reward more than ``max_restarts`` times.
-    Actions are those of :class:`gagpo.envs.program.messages.Completion`; other text is the content of an answer.
+    Actions are those of :class:`gagpo.envs.gateway.messages.Completion`; other text is the content of an answer.
 
     program: arguments of :class:`gagpo.envs.program.process.ProgramProcess`.
     find: gives the task and the row of an id.
@@ -63,7 +63,7 @@ class ProgramPool(BasePool):
         self._find = find
         self._programs: dict[int, ProgramEpisode] = {}  # by the number of the slot's episode; of the gateway's thread
         self._loop = asyncio.new_event_loop()
-        self._server = GatewayServer()
+        self._server = ProgramServer()
         variables = passed(()) if variables is None else variables
         has_sandbox = program.get("sandbox", "none") != "none"
         # A reward function runs separated, in which no sandbox can be made: it gets another fork server.

@@ -21,9 +21,9 @@ from gymnasium.envs.registration import EnvSpec
 from gagpo.base.child import Pipe
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.envs.command import fits
+from gagpo.envs.gateway.messages import Json
 from gagpo.envs.pool.fork_server import ForkServer
 from gagpo.envs.pool.wire import TOKEN_BYTES, MessageDecoder
-from gagpo.envs.program.messages import Json
 from gagpo.envs.program.scratch import Scratch
 
 START_SECONDS = 120.0  # for the first process, which imports the user's functions
@@ -48,7 +48,7 @@ class Runs:
     memory: megabytes that a run may allocate; None for no limit.
     variables: all environment variables of the runs, apart from those that each run gets for itself.
 
-    secret_columns, needs_token_ids: of the reward function, see :mod:`gagpo.envs.program.rewards`.
+    secret_columns, needs_token_ids: of the reward function, see :mod:`gagpo.envs.rewards.calls`.
 
     Raises: InvalidArgument if a function of the user cannot be imported.
     """

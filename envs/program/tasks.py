@@ -30,7 +30,7 @@ from gagpo.base.row_files import (
     without_nan,
 )
 from gagpo.envs.division import divided
-from gagpo.envs.program.messages import Json
+from gagpo.envs.gateway.messages import Json
 from gagpo.envs.tasks import Task, TaskSet
 
 SPLITS = ("train", "test")

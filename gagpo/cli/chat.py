@@ -16,7 +16,7 @@ from gagpo.cli.field_options import request_values, with_field_options
 from gagpo.cli.options import Json, print_json, say
 
 if TYPE_CHECKING:
-    from gagpo.envs.program.messages import Completion
+    from gagpo.envs.gateway.messages import Completion
     from gagpo.interop.chat_model import ChatModel
 
 ENVIRONMENT = re.compile(r"(gagpo/|.+:).+-v\d+")
@@ -72,7 +72,7 @@ def chat(*, as_json: Json = False, **options: object) -> None:
 def _exchange(chat_model: ChatModel, messages: list[dict[str, Any]]) -> None:
     """One message of the person, and the answer. Raises: EOFError at the end of the input."""
     from gagpo.cli.person import EndOfInput, read_line, show
-    from gagpo.envs.program.messages import ChatRequest, GatewayError
+    from gagpo.envs.gateway.messages import ChatRequest, GatewayError
 
     calls = messages[-1].get("tool_calls", []) if messages else []
     lines = []

@@ -17,7 +17,7 @@ from gagpo.base.tables import text_width
 from gagpo.base.terminal import is_terminal, printable, raw
 from gagpo.cli.options import say
 from gagpo.data import Call, Turn
-from gagpo.envs.program.messages import Completion
+from gagpo.envs.gateway.messages import Completion
 from gagpo.envs.tools import CallError, Tool, ToolCall, separate
 from gagpo.envs.tools.tool import ACT
 from gagpo.envs.tools.typed import read_typed, usage

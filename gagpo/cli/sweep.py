@@ -95,8 +95,6 @@ def _require_environments(sweep: Sweep) -> None:
     minutes and write to the disk.
     """
     from gagpo.agents.setup import make_env
-    from gagpo.envs.program.env import ProgramEnv
-    from gagpo.envs.program.process import FUNCTIONS
     from gagpo.envs.tasks import unknown_split
 
     environments = {
@@ -110,10 +108,8 @@ def _require_environments(sweep: Sweep) -> None:
         for split in (env.environment.split, *env.evaluation.splits):
             if splits and split not in splits:
                 raise unknown_split(type(environment).__name__, split, splits)
-        if isinstance(environment, ProgramEnv):
-            for name in ("agent", "reward"):
-                if function := environment.program[name]:
-                    FUNCTIONS.find(str(function))  # in a run, the program's process does it
+        if hasattr(environment, "require_functions"):
+            environment.require_functions()
 
 
 @contextmanager

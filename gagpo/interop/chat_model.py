@@ -18,8 +18,8 @@ from gagpo.agents.engines.base import Engine, Request, Response, Sampling
 from gagpo.agents.trained_chat import ServedContext
 from gagpo.base.errors import GagpoError, first_line
 from gagpo.data import Turn
-from gagpo.envs.program.conversations import Conversations
-from gagpo.envs.program.messages import ChatRequest, Completion, GatewayError, Json
+from gagpo.envs.gateway.conversations import Conversations
+from gagpo.envs.gateway.messages import ChatRequest, Completion, GatewayError, Json
 
 MAX_TURNS = 500  # answers whose sampled tokens are kept for the rest of their conversations
 POLL_SECONDS = 0.02  # of sampling, before new requests are looked for

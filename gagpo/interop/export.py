@@ -13,8 +13,8 @@ from gagpo.agents.prompts import Message, Prompt, find_prompt
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode, episodes_in
+from gagpo.envs.gateway.stored_episodes import require_no_program
 from gagpo.envs.lookup import maker
-from gagpo.envs.program.stored_episodes import require_no_program
 from gagpo.eval.journal import JournalError, read_journal
 from gagpo.eval.trust import module_in, untrusted
 from gagpo.runs.run_folder import RunFolder

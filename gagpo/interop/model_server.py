@@ -9,8 +9,8 @@ from starlette.requests import Request
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.origin import LOOPBACK
-from gagpo.envs.program.messages import ChatRequest, Completion, GatewayError
-from gagpo.envs.program.server import Answer, GatewayClient, GatewayServer, key_of
+from gagpo.envs.gateway.messages import ChatRequest, Completion, GatewayError
+from gagpo.envs.gateway.server import GatewayClient, GatewayServer, key_of
 from gagpo.interop.chat_model import ChatModel
 
 
@@ -49,11 +49,6 @@ class ModelServer(GatewayServer):
         super().__init__(host, port, model.name)
         self._key = key
         self._client_of_model = ModelClient(model)
-
-    def _answers(self) -> dict[tuple[str, str], Answer]:
-        answers = super()._answers()
-        del answers["POST", "/reward"]
-        return answers
 
     def _client(self, request: Request) -> GatewayClient:
         # In constant time, or the answer's delay would tell how much of the key is right.

@@ -20,8 +20,8 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.progress import track
 from gagpo.data import Episode, Turn, episodes_in
 from gagpo.envs.base import Kwargs, TextEnv
+from gagpo.envs.gateway.stored_episodes import require_no_program
 from gagpo.envs.pool.opening import open_pool
-from gagpo.envs.program.stored_episodes import require_no_program
 from gagpo.envs.tools import separate, tools_of
 from gagpo.model.loading import load_tokenizer
 from gagpo.settings import RunSettings, SftSettings

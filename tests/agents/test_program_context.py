@@ -14,8 +14,8 @@ from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.setup import make_context, make_env
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.program.conversations import Conversations
-from gagpo.envs.program.messages import ChatRequest, Completion
+from gagpo.envs.gateway.conversations import Conversations
+from gagpo.envs.gateway.messages import ChatRequest, Completion
 from gagpo.envs.tools import ToolCall
 from tests.agents.test_conversation import FORMS, dressed, small  # noqa: F401 (a fixture)
 

@@ -12,8 +12,8 @@ from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import find_prompt, prompt_of, shipped_prompts
 from gagpo.agents.trained_chat import ServedContext
 from gagpo.data.turn import NO_LOGPROBS
-from gagpo.envs.program.conversations import Conversations
-from gagpo.envs.program.messages import ChatRequest, Completion
+from gagpo.envs.gateway.conversations import Conversations
+from gagpo.envs.gateway.messages import ChatRequest, Completion
 from gagpo.envs.tools import Tool
 from tests.agents.template_families import FAMILIES
 from tests.agents.test_described_tools import dressed

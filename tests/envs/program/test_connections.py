@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from gagpo.base import descriptors
-from gagpo.envs.program.connections import GRACE_SECONDS, MAX_CONNECTIONS_PER_KEY, Connections
-from gagpo.envs.program.messages import GatewayError
+from gagpo.envs.gateway.connections import GRACE_SECONDS, MAX_CONNECTIONS_PER_KEY, Connections
+from gagpo.envs.gateway.messages import GatewayError
 from tests.envs.program.programs import ask, key_of, play, running
 
 

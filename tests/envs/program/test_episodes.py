@@ -3,8 +3,8 @@
 import pytest
 
 from gagpo.base.errors import InvalidArgument
-from gagpo.envs.program.messages import Completion
-from gagpo.envs.program.stored_episodes import COUNTS
+from gagpo.envs.gateway.messages import Completion
+from gagpo.envs.gateway.stored_episodes import COUNTS
 from tests.envs.program.programs import play, running, wait
 
 TWICE = """

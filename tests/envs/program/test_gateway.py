@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gagpo.envs.program import bodies, messages, protocols, server
-from gagpo.envs.program.messages import Completion
+from gagpo.envs.gateway import bodies, messages, protocols, server
+from gagpo.envs.gateway.messages import Completion
 from tests.envs.program.programs import CHAT, PATIENCE, ask, key_of, play, running, wait
 
 SAID = {"messages": [{"role": "user", "content": "one"}]}
@@ -195,7 +195,7 @@ print(json.dumps({"reward": float((said["stop_sequence"], said["content"][0]["te
 
 
 def test_a_queue_that_fails_goes_on(tmp_path, monkeypatch):
-    from gagpo.envs.program.conversations import Conversations
+    from gagpo.envs.gateway.conversations import Conversations
 
     add_request = Conversations.add_request
 

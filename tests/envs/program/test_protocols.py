@@ -6,7 +6,7 @@ import threading
 import pytest
 from openai import BadRequestError, OpenAI
 
-from gagpo.envs.program.messages import Completion
+from gagpo.envs.gateway.messages import Completion
 from tests.envs.program.programs import PATIENCE, ask, key_of, running, wait
 
 SAID = [{"role": "user", "content": "one"}]

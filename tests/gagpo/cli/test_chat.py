@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from gagpo.base.interpreter import module_command
-from gagpo.envs.program.messages import ChatRequest, GatewayError
+from gagpo.envs.gateway.messages import ChatRequest, GatewayError
 from gagpo.eval.chat import chat_source
 from gagpo.eval.models import request_of
 from gagpo.interop.chat_model import ChatModel

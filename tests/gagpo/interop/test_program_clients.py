@@ -17,7 +17,7 @@ from gagpo.agents.program_context import ProgramContext
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.data import build_rows, read_episodes
-from gagpo.envs.program.messages import Completion
+from gagpo.envs.gateway.messages import Completion
 from gagpo.envs.tools import ToolCall
 from gagpo.eval.results import EvalResult
 from gagpo.sft.small_model import ModelShape, build

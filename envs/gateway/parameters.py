@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gagpo.base.nearest import hint
-from gagpo.envs.program.messages import GatewayError, Json
+from gagpo.envs.gateway.messages import GatewayError, Json
 
 _DISTRIBUTION = "responses are sampled from the model's own distribution, which training needs"
 _TEMPLATE = "whether a model thinks is a matter of its chat template"

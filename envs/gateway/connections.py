@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gagpo.envs.program.messages import GatewayError
+from gagpo.envs.gateway.messages import GatewayError
 
 LOG = logging.getLogger("gagpo")
 MAX_CONNECTIONS_PER_KEY = 128

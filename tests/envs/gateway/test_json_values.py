@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gagpo.envs.program.json_values import MAX_DEPTH, MAX_VALUES, InvalidJson, JsonTooLarge, count_values, parse
+from gagpo.envs.gateway.json_values import MAX_DEPTH, MAX_VALUES, InvalidJson, JsonTooLarge, count_values, parse
 
 
 @pytest.mark.parametrize("opened", [b"[", b'{"a":'])

@@ -9,11 +9,11 @@ import openai.types.responses.response_create_params as responses_params
 import pytest
 from openai.types.responses import Response
 
-from gagpo.envs.program import anthropic, openai, responses
-from gagpo.envs.program.conversations import Conversations
-from gagpo.envs.program.messages import MAX_MESSAGES, MAX_TOOLS, Completion, GatewayError
-from gagpo.envs.program.parameters import CHAT, MESSAGES, RESPONSES
-from gagpo.envs.program.server import _prepare
+from gagpo.envs.gateway import anthropic, openai, responses
+from gagpo.envs.gateway.conversations import Conversations
+from gagpo.envs.gateway.messages import MAX_MESSAGES, MAX_TOOLS, Completion, GatewayError
+from gagpo.envs.gateway.parameters import CHAT, MESSAGES, RESPONSES
+from gagpo.envs.gateway.server import _prepare
 
 USER = {"role": "user", "content": "one"}
 SAID = {"messages": [USER]}

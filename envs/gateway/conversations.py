@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gagpo.envs.program.messages import ChatRequest, Completion, Json, Message, digest
+from gagpo.envs.gateway.messages import ChatRequest, Completion, Json, Message, digest
 
 
 @dataclass

@@ -6,8 +6,8 @@ import json
 import time
 from collections.abc import Sequence
 
-from gagpo.envs.program.messages import ChatRequest, Completion, Json
-from gagpo.envs.program.parameters import CHAT, shared_options
+from gagpo.envs.gateway.messages import ChatRequest, Completion, Json
+from gagpo.envs.gateway.parameters import CHAT, shared_options
 
 
 def read(body: Json) -> ChatRequest:

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 
 from starlette.requests import Request
 
-from gagpo.envs.program import json_values
-from gagpo.envs.program.messages import GatewayError, Json
+from gagpo.envs.gateway import json_values
+from gagpo.envs.gateway.messages import GatewayError, Json
 
 MAX_BYTES = 16 << 20  # of a request
 MAX_HELD_BYTES = 4 * MAX_BYTES  # of a program's requests that are not answered yet

@@ -2,7 +2,7 @@
 
 A function may name, in any order, columns of the task's row and the names of one of these forms:
 
-- ``task``, ``transcript``: the row, and :mod:`gagpo.envs.program.transcripts`.
+- ``task``, ``transcript``: the row, and :mod:`gagpo.envs.rewards.transcripts`.
 - ``prompts``, ``completions``, ``completion_ids``, as for TRL: lists with one item, an episode. Every column is a list
   with one value too, and so is what it returns; None there is no reward.
 - ``prompt``, ``completion``, ``state``, ``info``, ``task``, ``parser``, as for verifiers: the same without the lists.
@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
 from gagpo.base.errors import first_line
+from gagpo.envs.gateway.messages import Json
 from gagpo.envs.pool.wire import Garbage
-from gagpo.envs.program.messages import Json
-from gagpo.envs.program.transcripts import conversation, prompt_and_completion
+from gagpo.envs.rewards.transcripts import conversation, prompt_and_completion
 
 OWN = ("task", "transcript")
 TRL = ("prompts", "completions", "completion_ids")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from gagpo.envs.program.messages import (
+from gagpo.envs.gateway.messages import (
     MAX_MESSAGES,
     MAX_TOOLS,
     ChatRequest,
@@ -17,7 +17,7 @@ from gagpo.envs.program.messages import (
     located,
     objects,
 )
-from gagpo.envs.program.parameters import RESPONSES, shared_options, tool_choice
+from gagpo.envs.gateway.parameters import RESPONSES, shared_options, tool_choice
 
 
 def read(body: Json) -> ChatRequest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from gagpo.envs.program.messages import (
+from gagpo.envs.gateway.messages import (
     MAX_MESSAGES,
     MAX_TOOLS,
     ChatRequest,
@@ -17,7 +17,7 @@ from gagpo.envs.program.messages import (
     located,
     objects,
 )
-from gagpo.envs.program.parameters import MESSAGES, shared_options
+from gagpo.envs.gateway.parameters import MESSAGES, shared_options
 
 _FINISH = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _CALL_PARTS = ("tool_use", "tool_result")

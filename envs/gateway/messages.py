@@ -25,8 +25,8 @@ from pydantic import (
 
 from gagpo.base.errors import GagpoError, first_line
 from gagpo.base.options import problems, sentence
-from gagpo.envs.program import json_values
-from gagpo.envs.program.json_values import JsonTooLarge
+from gagpo.envs.gateway import json_values
+from gagpo.envs.gateway.json_values import JsonTooLarge
 
 Json = dict[str, Any]  # a JSON object
 Message = dict[str, Any]  # as chat templates take it: role, content, tool_calls, tool_call_id

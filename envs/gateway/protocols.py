@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from gagpo.envs.program import anthropic, openai, responses
-from gagpo.envs.program.messages import ChatRequest, Completion, Json
+from gagpo.envs.gateway import anthropic, openai, responses
+from gagpo.envs.gateway.messages import ChatRequest, Completion, Json
 
 
 class ChatProtocol(Protocol):
