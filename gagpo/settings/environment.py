@@ -15,6 +15,7 @@ from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.options import Options, problems, sentence
+from gagpo.envs.offers import resolvers
 from gagpo.envs.plain import seed_ranges
 from gagpo.envs.tasks import in_environment
 from gagpo.settings.training import EvaluationSettings
@@ -79,7 +80,7 @@ class EnvironmentSettings(Options):
 
     id: str = Field(
         description="a registered id, module:Name-v0 or module:Class of a file in the working directory, "
-        "reasoning_gym:NAME, textarena:NAME, or http://HOST:PORT"
+        f"or an id that begins with {', '.join(resolvers())}"
     )
     split: str = Field("train", description="split to train on")
     kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")
