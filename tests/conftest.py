@@ -133,3 +133,9 @@ def dead_proxy(monkeypatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(urllib.request, "_opener", None)
+
+
+@pytest.fixture
+def serving():
+    """Servers of the vLLM engine's protocol on tiny models; a test that asks for them needs that engine's folder."""
+    return pytest.importorskip("tests.agents.engines.remote.fake_server").serving

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.folders import needs
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("agents", "envs", "eval", "gagpo")
 NAMES = ("gagpo", "json", "torch", "numpy", "pickle", "runpy", "multiprocessing", "contextlib", "signal", "vllm")
@@ -61,6 +63,11 @@ KINDS = {
     "servers": (SERVER, "api_server was started"),
     "what becomes a server": (BECOMING, "api_server was started"),
 }
+NEEDED = {
+    "queries": "envs/sql",
+    "servers": "agents/engines/remote",
+    "what becomes a server": "agents/engines/remote",
+}
 
 
 @pytest.fixture
@@ -87,7 +94,10 @@ def installed(tmp_path: Path) -> Path:
     return location
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=needs(NEEDED[kind]) if kind in NEEDED else ()) for kind in KINDS],
+)
 def test_no_kind_of_child_imports_a_file_of_the_working_directory(kind: str, hostile: Path, installed: Path) -> None:
     program, messages = KINDS[kind]
     script = installed / "program.py"

@@ -6,6 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+pytest.importorskip("gagpo.envs.web")
+
 from benchmarks.starters.renaming import FURNITURE, TOOLS, renamed
 from gagpo.data import Episode, Turn
 from gagpo.envs.alfworld.env import ALFWorldEnv

@@ -5,6 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+pytest.importorskip("gagpo.envs.web")
+
 from benchmarks.starters import make as making
 from benchmarks.starters import recipe as recipes
 from benchmarks.starters.lexicon import lexicon

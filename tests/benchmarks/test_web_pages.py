@@ -2,6 +2,10 @@
 
 import itertools
 
+import pytest
+
+pytest.importorskip("gagpo.envs.web")
+
 from benchmarks.starters.web_pages import exercises
 from gagpo.envs.web.naming import parse_named, write_named
 

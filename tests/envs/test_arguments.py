@@ -18,7 +18,6 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs import argument_types
 from gagpo.envs.arguments import build, require_arguments
 from gagpo.envs.testing import CorridorEnv
-from gagpo.envs.web.source import make_source
 from gagpo.interop.games import opened
 from gagpo.settings import load, shipped_configs
 
@@ -145,11 +144,6 @@ def test_a_wrong_type_is_one_line_with_the_argument(name: str, kwargs: dict[str,
 
 def test_the_example_of_types_is_right() -> None:
     assert doctest.testmod(argument_types) == (0, 1)
-
-
-def test_an_option_of_a_source_has_the_type_of_its_parameter() -> None:
-    with pytest.raises(InvalidArgument, match=r"^source folder: folder must be text \(got 5\)"):
-        make_source("folder", {"folder": 5})
 
 
 @pytest.mark.parametrize(

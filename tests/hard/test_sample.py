@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("gagpo.agents.engines.remote")
+pytest.importorskip("gagpo.envs.sql")
+pytest.importorskip("gagpo.envs.web")
+
 from tests.hard.damages import damages
 from tests.hard.hostile import actions, answers, queries
 from tests.hard.interruptions import interruptions

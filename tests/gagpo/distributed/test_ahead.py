@@ -19,7 +19,6 @@ from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.model.weights import named_tensors
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
-from tests.agents.engines.remote.fake_server import serving
 from tests.gagpo.distributed.conftest import (
     EPSILON,
     WORKER,
@@ -73,7 +72,7 @@ def require_every_task_in_turn(run, iterations):
 
 
 @pytest.mark.slow
-def test_servers_fewer_than_ranks_sample_while_all_train_and_one_process_goes_on(tmp_path, warm_model):
+def test_servers_fewer_than_ranks_sample_while_all_train_and_one_process_goes_on(serving, tmp_path, warm_model):
     """Two servers, three ranks; then one process with the same two servers."""
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
     run = tmp_path / "run"
@@ -94,7 +93,7 @@ def test_servers_fewer_than_ranks_sample_while_all_train_and_one_process_goes_on
 
 
 @pytest.mark.slow
-def test_two_ranks_with_two_servers_are_killed_and_end_bit_equal(tmp_path, warm_model):
+def test_two_ranks_with_two_servers_are_killed_and_end_bit_equal(serving, tmp_path, warm_model):
     """Deterministic batches: two ranks that were killed, and two that were not, end with the same bits."""
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
     with serving(model, tokenizer, count=2) as fakes:
@@ -125,7 +124,7 @@ def test_two_ranks_with_two_servers_are_killed_and_end_bit_equal(tmp_path, warm_
 
 
 @pytest.mark.slow
-def test_an_error_of_the_sampling_thread_ends_all_ranks_with_its_words(tmp_path, warm_model):
+def test_an_error_of_the_sampling_thread_ends_all_ranks_with_its_words(serving, tmp_path, warm_model):
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
     with serving(model, tokenizer, count=1) as (fake,):
         engine = {"name": "vllm", "options": {"urls": [fake.url], "health_timeout": 2.0}}

@@ -8,7 +8,6 @@ from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.model.sharding import unsharded_copy
 from gagpo.model.weights import named_tensors
 from gagpo.runs.run_folder import RunFolder
-from tests.agents.engines.remote.fake_server import serving
 from tests.gagpo.distributed.conftest import require_close, train_in_one, train_in_two, weights, write_config
 
 
@@ -32,7 +31,7 @@ def test_what_servers_are_made_on_has_names_and_no_numbers(tiny, adapted):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["weights", "adapter", "merged adapter"])
-def test_two_ranks_with_a_server_each_train_as_one_process_with_both(tmp_path, warm_model, how):
+def test_two_ranks_with_a_server_each_train_as_one_process_with_both(serving, tmp_path, warm_model, how):
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
     more = {} if how == "weights" else {"lora": {"rank": 4, "alpha": 4.0}}
     with serving(model, tokenizer, count=2) as fakes:
@@ -54,7 +53,7 @@ def test_two_ranks_with_a_server_each_train_as_one_process_with_both(tmp_path, w
 
 @pytest.mark.slow
 @pytest.mark.parametrize("servers", [1, 3])
-def test_two_ranks_share_one_server_or_three(tmp_path, warm_model, servers):
+def test_two_ranks_share_one_server_or_three(serving, tmp_path, warm_model, servers):
     model, tokenizer = load_model(warm_model), load_tokenizer(warm_model)
     with serving(model, tokenizer, count=servers) as fakes:
         options = {"urls": [fake.url for fake in fakes], "health_timeout": 60.0, "folder": str(tmp_path / "weights")}

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("openenv")
 pytest.importorskip("trl")
+pytest.importorskip("gagpo.interop.openenv")
 
 from openenv import GenericEnvClient
 

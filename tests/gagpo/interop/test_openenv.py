@@ -13,6 +13,7 @@ import urllib.request
 import pytest
 
 pytest.importorskip("openenv")
+pytest.importorskip("gagpo.interop.openenv")
 
 from openenv import GenericEnvClient
 from openenv.cli._validation import validate_running_environment

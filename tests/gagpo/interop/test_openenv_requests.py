@@ -6,6 +6,7 @@ import signal
 import pytest
 
 pytest.importorskip("openenv")
+pytest.importorskip("gagpo.interop.openenv")
 
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect

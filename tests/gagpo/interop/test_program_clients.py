@@ -9,6 +9,7 @@ import yaml
 pytest.importorskip("anthropic")
 pytest.importorskip("pydantic_ai")
 pytest.importorskip("smolagents")
+pytest.importorskip("tests.envs.program.programs")
 
 from gagpo.agents.agent import LanguageAgent
 from gagpo.agents.call_formats import FORMATS

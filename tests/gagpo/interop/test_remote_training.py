@@ -8,6 +8,7 @@ import time
 import pytest
 
 pytest.importorskip("openenv")
+pytest.importorskip("gagpo.envs.openenv")
 
 from typer.testing import CliRunner
 

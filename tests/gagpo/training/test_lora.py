@@ -30,7 +30,6 @@ from gagpo.sft.run import sft
 from gagpo.training.export import export
 from gagpo.training.trainer import Trainer, train
 from tests.agents.engines import families
-from tests.agents.engines.remote.fake_server import serving
 from tests.gagpo.training.test_trainer import run, same
 
 LORA = {"rank": 4, "alpha": 4.0}
@@ -132,7 +131,7 @@ def test_an_engine_of_its_own_weights_gets_them_merged(warm_model):
     np.testing.assert_allclose(response.logprobs, reference, atol=1e-4)
 
 
-def test_servers_get_them_merged(tiny):
+def test_servers_get_them_merged(serving, tiny):
     model, tokenizer = tiny
     with serving(model, tokenizer) as (fake,):
         inject(model)

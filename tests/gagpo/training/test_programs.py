@@ -12,7 +12,6 @@ pytest.importorskip("uvicorn")
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.runs.run_folder import RunFolder
 from gagpo.training.trainer import train
-from tests.agents.engines.remote.fake_server import serving
 from tests.gagpo.distributed.conftest import require_same_run, train_in_one, train_in_two
 from tests.gagpo.training.resuming import killed_after, killed_and_resumed, require_equal
 from tests.gagpo.training.test_trainer import run
@@ -91,7 +90,7 @@ def test_two_ranks_have_a_gateway_each_and_do_what_one_does(walking, tmp_path):
     require_same_run(item, two)
 
 
-def test_a_vllm_server_answers_programs(walking, warm_model, tmp_path):
+def test_a_vllm_server_answers_programs(serving, walking, warm_model, tmp_path):
     with serving(load_model(warm_model), load_tokenizer(warm_model)) as (fake,):
         engine = {"name": "vllm", "options": {"urls": [fake.url], "health_timeout": 60.0}}
         config = walking(training={"iterations": 2}, engine=engine, evaluation={"splits": []})
