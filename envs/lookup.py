@@ -58,8 +58,8 @@ def find_spec(env_id: str) -> EnvSpec:
     except gymnasium.error.Error as error:
         ids = [name for name in gymnasium.registry if name.startswith("gagpo/")]
         choices = ", ".join(sorted([*ids, *ENVIRONMENTS.offered()]))
-        known = f"known here: {choices}, and module:Name-v0 for your own"
-        advice = "; ".join(filter(None, (missing_folder(env_id), known)))
+        registered_ids = f"known here: {choices}, and module:Name-v0 for your own"
+        advice = "; ".join(filter(None, (missing_folder(env_id), registered_ids)))
         raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
     except (Exception, SystemExit) as error:  # other people's code may raise anything
         if is_termination(error):

@@ -9,62 +9,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tests.folders import present
+from tests.folders import DOORS, ROOT, Door, present
 
-ROOT = Path(__file__).parents[1]
 TOPS = ("envs", "agents", "eval", "gagpo")
 REQUIREMENTS = {"gagpo/base/extras.py"}
 """Files that name extras and packages of ``pyproject.toml``, which are no folders."""
 
-
-class Door(NamedTuple):
-    """What stands behind a door.
-
-    paths: its folders and files; the tests that mirror them go with it.
-    names: a pattern of what nobody else may name.
-    override: a setting that needs it.
-    error: what the error says without it.
-    """
-
-    paths: tuple[str, ...]
-    names: str
-    override: str
-    error: str
-
-
-def environment(folder: str, env_id: str) -> Door:
-    """The door of a folder of environments with one registered id."""
-    error = f"gagpo/envs has no folder '{folder}'"
-    return Door((f"envs/{folder}",), re.escape(env_id), f"environment.id={env_id}", error)
-
-
-DOORS = {
-    "sql": environment("sql", "gagpo/SQL-v0"),
-    "mcp": environment("mcp", "gagpo/MCP-v0"),
-    "web": environment("web", "gagpo/Web-v0"),
-    "program": environment("program", "gagpo/Program-v0"),
-    "terminal": environment("terminal", "gagpo/Terminal-v0"),
-    "scienceworld": environment("scienceworld", "gagpo/ScienceWorld-v0")._replace(names="(?i:scienceworld)"),
-    "reasoning_gym": Door(
-        ("envs/reasoning_gym",), "reasoning_gym", "environment.id=reasoning_gym:gcd", "ids that begin 'reasoning_gym:'"
-    ),
-    "openenv": Door(
-        ("envs/openenv", "gagpo/interop/openenv.py", "gagpo/cli/servers/openenv.py"),
-        "(?i:openenv)-v0|gagpo openenv|RemoteEnv",
-        "environment.id=http://127.0.0.1:9",
-        "ids that begin 'http://'",
-    ),
-    "vllm": Door(
-        ("agents/engines/remote",),
-        r"""["']vllm["']|engine[= ]vllm|VLLM""",
-        "engine=vllm",
-        "no folder of gagpo/agents/engines offers it",
-    ),
-}
 
 USE = """
 import contextlib, importlib, io, sys
@@ -94,10 +47,6 @@ for words in (["--help"], ["list"], ["doctor", "--runs", "runs"], ["check", "gag
 """
 
 
-def is_within(path: str, door: Door) -> bool:
-    return any(path == root or path.startswith(f"{root}/") for root in door.paths)
-
-
 def product() -> dict[str, str]:
     """The text of every module, by its path; ``gagpo`` links to the other folders."""
     paths = [path for top in TOPS for path in (ROOT / top).rglob("*.py") if "__pycache__" not in path.parts]
@@ -111,22 +60,19 @@ def test_nothing_outside_imports_or_names_it(name):
         pytest.skip("removed")
     modules = "|".join(re.escape(path.removesuffix(".py").replace("/", ".")) for path in door.paths)
     pattern = re.compile(rf"\b({modules})\b|{door.names}")
-    outside = {path: text for path, text in product().items() if not is_within(path, door)}
+    outside = {path: text for path, text in product().items() if not door.contains(path)}
     assert len(outside) > 300 and pattern.search("".join(set(product().values()) - set(outside.values())))
     naming = {path: match[0] for path, text in outside.items() if (match := pattern.search(text))}
     assert {path: text for path, text in naming.items() if path not in REQUIREMENTS} == {}
 
 
 def copy_without(door: Door, folder: Path) -> Path:
-    """A copy of the checkout without what is behind the door, the tests that mirror it, and configs that choose it."""
+    """A copy of the checkout without what is behind the door and the tests that mirror it."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
     mirrors = [f"tests/{path.removesuffix('.py')}" for path in door.paths]
     mirrors += [f"tests/{Path(path).parent}/test_{Path(path).stem}" for path in door.paths if path.endswith(".py")]
     for name in listed.stdout.splitlines():
-        is_config = name.startswith("configs/") and name.endswith(".yaml")
-        if is_within(name, door) or any(name.startswith(mirror) for mirror in mirrors) or not (ROOT / name).exists():
-            continue
-        if is_config and door.override.rpartition("=")[2] in (ROOT / name).read_text(encoding="utf-8"):
+        if door.contains(name) or any(name.startswith(mirror) for mirror in mirrors) or not (ROOT / name).exists():
             continue
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
