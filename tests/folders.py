@@ -79,4 +79,11 @@ def removed() -> list[str]:
         if not present(door.paths[0]):
             module = door.paths[0].replace("/", ".")
             messages += [door.error, f"No module named 'gagpo.{module}"]
+            if match := re.search(r"gagpo/(\w+)-v0", door.override):
+                messages.append(f"Environment `{match[1]}` doesn't exist")
     return messages
+
+
+def without(env_id: str) -> bool:
+    """Whether the folder of an environment was removed."""
+    return any(door.override == f"environment.id={env_id}" and not present(door.paths[0]) for door in DOORS.values())

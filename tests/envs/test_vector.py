@@ -17,6 +17,7 @@ from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory
 
 import gagpo.envs.testing  # noqa: F401 (registers the corridor)
 from gagpo.envs.base import Text
+from tests.folders import without
 
 COUNTS = {"train": 2, "valid_seen": 1, "valid_unseen": 1}
 MODES = ("async", "sync")
@@ -31,6 +32,9 @@ KWARGS: dict[str, dict[str, Any]] = {
 }
 # They need a model, a browser, Java, bubblewrap.
 NOT_HERE = {"gagpo/Program-v0", "gagpo/Web-v0", "gagpo/ScienceWorld-v0", "gagpo/Terminal-v0"}
+for removed_id in filter(without, [*KWARGS, *NOT_HERE]):
+    KWARGS.pop(removed_id, None)
+    NOT_HERE.discard(removed_id)
 
 
 @pytest.fixture(scope="module")

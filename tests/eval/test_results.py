@@ -14,6 +14,7 @@ from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.statistics import wilson
 from gagpo.eval.summary import result_lines
 from gagpo.runs.reading import BadResult
+from tests.folders import needs
 
 
 def turn(reward=0.0, valid=True):
@@ -239,7 +240,12 @@ def test_results_under_unlike_prompts_do_not_compare():
             {"games": "/data/json_2.1.1", "verb": "put", "counts": {"test": 9}},
         ),
         ("gagpo/Math-v0", {"data": "test.jsonl", "size": 20_000}, {"data": "test.jsonl", "levels": [1], "size": 20}),
-        ("gagpo/SQL-v0", {"data": "spider", "test_size": 200}, {"data": "spider", "seed": 1}),
+        pytest.param(
+            "gagpo/SQL-v0",
+            {"data": "spider", "test_size": 200},
+            {"data": "spider", "seed": 1},
+            marks=needs("envs/sql"),
+        ),
         ("gagpo/WebShop-v0", {"data": "files", "products": 1_000}, {"data": "files", "products": 20_000}),
     ],
 )

@@ -15,7 +15,7 @@ def test_packages_offer_environments(tmp_path, offer):
     locations = {"SeaFloor-v0": "sea_floor", "No-v0": "no_such_module", "Lost-v0": "sea_floor"}
     offer("deep", "gagpo.environments", **locations)
     results = {environment.name: environment for environment in environments()}
-    assert results["gagpo/SQL-v0"].package == "gagpo"
+    assert results["gagpo/Math-v0"].package == "gagpo"
     assert (results["SeaFloor-v0"].package, results["SeaFloor-v0"].problem) == ("deep", "")
     assert "ModuleNotFoundError" in results["No-v0"].problem
     assert "registers no Lost-v0" in results["Lost-v0"].problem
