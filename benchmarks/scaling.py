@@ -40,8 +40,9 @@ from gagpo.learning.update import Updater, UpdateSettings
 from gagpo.model.networks import Networks
 from gagpo.model.shape import Shape, sizes
 from gagpo.model.sharding import Unsharded, shard
+from gagpo.planning.fitting import with_chosen_unsharded
 from gagpo.planning.known_shapes import known_config
-from gagpo.planning.plan import ClusterPlan, MemoryPlan, cluster_plan
+from gagpo.planning.plan import DEFAULT_GUESS, ClusterPlan, MemoryPlan, cluster_plan
 from gagpo.planning.plan import plan as memory_plan
 from gagpo.planning.rates import rates_of
 from gagpo.planning.traffic import Cluster, Passes, experience_bytes, traffic_of
@@ -99,6 +100,7 @@ def size_of(gpus: int) -> Size:
     assert config is not None
     shape = sizes(config)
     rates = rates_of(GPU)
+    settings = with_chosen_unsharded(settings, DEFAULT_GUESS, rates.gigabytes, shape, cluster.machines)
     memory = memory_plan(settings, shape=shape, gigabytes=rates.gigabytes, machines=cluster.machines)
     return Size(cluster, settings, memory, cluster_plan(settings, memory, cluster, rates))
 

@@ -7,6 +7,7 @@ its metrics, the rows of a study) is read as if it had the new names.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,7 +23,6 @@ KEYS = {
     "training.best": "training.best_metric",
     "training.keep_episodes": "training.save_episodes_every",
     "training.turns": "training.max_turns",
-    "training.max_skipped": "training.max_nonfinite_steps",
     "training.precision": "training.dtype",
     "optimizer.by_groups": "optimizer.scale_by_groups",
     "optimizer.warmup": "optimizer.warmup_iterations",
@@ -43,6 +43,9 @@ KEYS = {
     "sft.model.vocabulary": "sft.model.vocab_size",
 }
 """Keys of a config. A list's elements have the key of the list."""
+
+REMOVED = dict.fromkeys(("max_nonfinite_steps", "max_skipped"), "3 such steps in a row end a run")
+"""Keys of ``training`` that no longer have an effect, with what holds in their place."""
 
 ARGUMENTS: dict[str, Mapping[str, str]] = {}
 """Options of an engine by its name, and arguments of an environment by its id, as their folders register them."""
@@ -113,6 +116,16 @@ def modernized(values: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
+def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a config without the keys that were removed, each with a warning."""
+    training = values.get("training")
+    for key in [key for key in REMOVED if isinstance(training, Mapping) and key in training]:
+        text = f"training.{key} is removed and has no effect: {REMOVED[key]}"
+        warnings.warn(text, FutureWarning, stacklevel=2)
+        training = {name: value for name, value in training.items() if name != key}
+    return {**values, "training": training} if "training" in values else dict(values)
+
+
 def old_names(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The keys of a config that have, or whose values are, old names, each with what to say about it."""
     old_names_found: list[tuple[str, str]] = []
@@ -163,5 +176,7 @@ def _new_keys(values: Mapping[Any, Any], place: str, owner: object) -> Iterator[
     """Each key with its value and its new name."""
     arguments = ARGUMENTS.get(owner, {}) if isinstance(owner, str) else {}
     for key, value in values.items():
+        if place == "training" and key in REMOVED:
+            continue
         new = KEYS.get(f"{place}.{key}".strip(".")) if isinstance(key, str) else None
         yield key, value, new.rpartition(".")[2] if new else arguments.get(key, key)

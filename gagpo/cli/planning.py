@@ -12,6 +12,7 @@ from gagpo.cli.options import Config, Json, Overrides, print_json, print_table, 
 if TYPE_CHECKING:
     from gagpo.base.tables import Table
     from gagpo.model.shape import Shape
+    from gagpo.planning.fitting import MemoryVerdict
     from gagpo.planning.plan import ClusterPlan, Guess, MemoryPlan
     from gagpo.settings import RunSettings
 
@@ -50,7 +51,7 @@ def plan(
     require_environments(settings)
     # torch is slow to import, so settings are checked first
     from gagpo.planning.agreement import require_room_for_prompts, require_trainable
-    from gagpo.planning.fitting import judge, memory_here
+    from gagpo.planning.fitting import memory_here
     from gagpo.planning.plan import cluster_plan, guess_of, measured_guess, shape_of
     from gagpo.planning.plan import plan as make_plan
     from gagpo.planning.rates import rates_of
@@ -68,34 +69,48 @@ def plan(
     if here is None and gpus:
         here = rates.gigabytes
     memories = gpu_memory or ([here] if here else [])
+    judged = [_judged(settings, guess, memory, shape, cluster.machines) for memory in memories]
+    settings = judged[0][0] if judged else settings
     memory_plan = make_plan(settings, guess, shape, memories[0] if memories else None, cluster.machines)
-    verdicts = [judge(settings, guess, memory, shape, cluster.machines) for memory in memories]
     cluster_result = cluster_plan(settings, memory_plan, cluster, rates) if settings.device != "cpu" else None
     print_table(_table(settings.model, memory_plan))
     say(formats, *_lines(memory_plan, settings.training.iterations, cluster.gpus))
     if cluster_result is not None:
         print_table(_traffic_table(cluster_result))
         say(*_time_lines(cluster_result))
-    for verdict in verdicts:
-        say(f"{verdict.gigabytes:.0f} GB: {verdict.advice}")
-        _say_faster(settings, guess, shape, verdict.gigabytes, cluster.machines)
-    if not verdicts:
+    for chosen, verdict in judged:
+        _say_verdict(verdict, chosen, guess, shape, cluster.machines)
+    if not judged:
         say(f"device {settings.device} was not found: give a GPU's memory, for example --gpu-memory 80")
     if as_json:
-        record = {**memory_plan.record(), "gpus": [{**vars(verdict), "fits": verdict.fits} for verdict in verdicts]}
+        record = {**memory_plan.record(), "gpus": [{**vars(verdict), "fits": verdict.fits} for _, verdict in judged]}
         print_json(record | (cluster_result.record() if cluster_result else {}))
-    if verdicts and not any(verdict.fits for verdict in verdicts):
+    if judged and not any(verdict.fits for _, verdict in judged):
         raise typer.Exit(1)
 
 
-def _say_faster(settings: RunSettings, guess: Guess, shape: Shape, gigabytes: float, machines: int) -> None:
-    """Name the ``training.unsharded`` that moves the fewest bytes and fits, if the settings have another."""
+def _judged(
+    settings: RunSettings, guess: Guess, gigabytes: float, shape: Shape, machines: int
+) -> tuple[RunSettings, MemoryVerdict]:
+    """The settings with what a run on such GPUs would choose, and whether it fits them."""
+    from gagpo.planning.fitting import judge, with_chosen_unsharded
+
+    settings = with_chosen_unsharded(settings, guess, gigabytes, shape, machines)
+    return settings, judge(settings, guess, gigabytes, shape, machines)
+
+
+def _say_verdict(verdict: MemoryVerdict, settings: RunSettings, guess: Guess, shape: Shape, machines: int) -> None:
+    """Whether the run fits a GPU, and the ``training.unsharded`` that moves the fewest bytes and fits too."""
     from gagpo.planning.fitting import fastest_unsharded
 
-    fastest = fastest_unsharded(settings, guess, gigabytes, shape, machines) if settings.processes > 1 else None
+    memory = f"{verdict.gigabytes:.0f} GB"
+    if settings.processes == 1:
+        return say(f"{memory}: {verdict.advice}")
+    say(f"{memory}: {verdict.advice}; training.unsharded={settings.training.unsharded}")
+    fastest = fastest_unsharded(settings, guess, verdict.gigabytes, shape, machines)
     if fastest is not None and fastest[0] != settings.training.unsharded:
-        unsharded, verdict = fastest
-        say(f"{gigabytes:.0f} GB: training.unsharded={unsharded} moves fewer bytes and {verdict.advice}")
+        say(f"{memory}: training.unsharded={fastest[0]} moves fewer bytes and {fastest[1].advice}")
+    return None
 
 
 def _with_formats(settings: RunSettings, width: int) -> tuple[RunSettings, str]:

@@ -178,9 +178,13 @@ def clock_time(seconds: float) -> str:
 def _train(folder: RunFolder, ranks: Ranks, report: Report, quiet: bool) -> dict[str, EvalResult]:
     """Train to the end; only the first rank prints."""
     from gagpo.base.errors import Interrupted
+    from gagpo.planning.fitting import choose_unsharded
     from gagpo.training import trainer
 
+    chosen = choose_unsharded(folder, ranks)
     if ranks.first:
+        if chosen:
+            say(chosen)
         say(f"run folder: {folder.path}")
         if "tensorboard" in folder.settings.trackers:
             say(f"TensorBoard: tensorboard --logdir {quote(str(folder.path))}")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ from gagpo.distributed.errors import RankFailed, RankLost, RanksDiffer
 from gagpo.distributed.meeting import MEETING_SECONDS, meet, not_found
 from gagpo.distributed.watch import Watch
 from gagpo.objectives.layout import Normaliser
+
+if TYPE_CHECKING:
+    from gagpo.model.sharding import Unsharded
 
 T = TypeVar("T")
 Summable = TypeVar("Summable", Normaliser, np.ndarray, float)
@@ -197,9 +200,9 @@ class Ranks:
             return None
         return _mesh(torch.device(device).type, self.replicas, self.world_size // self.replicas)
 
-    def sharding(self, across_nodes: Literal["replicate", "shard"]) -> Ranks:
-        """These ranks with a copy of the shards on each machine, or with shards over all."""
-        return self if across_nodes == "replicate" else replace(self, replicas=1)
+    def sharding(self, unsharded: Unsharded) -> Ranks:
+        """These ranks with a copy of the shards on each machine, or with shards over all; see ``training.unsharded``."""
+        return replace(self, replicas=1) if unsharded == "least" else self
 
     def threads(self, requested: int) -> int:
         """Torch threads of this rank; 0 requests its share of the machine's cores."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from gagpo.base.errors import GagpoError
 
+MAX_NONFINITE_STEPS = 3  # in a row, which end a run
+
 
 class NonFiniteLoss(GagpoError, FloatingPointError):
     """A loss, gradient or weight is NaN or infinite; ``turns`` caused it (empty if unknown)."""

@@ -25,7 +25,7 @@ from gagpo.learning.loss import OldLogprobs, micro_batch_loss, nonfinite_error, 
 from gagpo.learning.metrics import StepLog
 from gagpo.learning.packing import Packing, mini_batches, normaliser_of, packing_of
 from gagpo.learning.rank_parts import rank_batches, token_columns
-from gagpo.learning.skipped_steps import NonFiniteLoss, NonFiniteWeights, SkippedSteps
+from gagpo.learning.skipped_steps import MAX_NONFINITE_STEPS, NonFiniteLoss, NonFiniteWeights, SkippedSteps
 from gagpo.model.logprobs import Entropy
 from gagpo.model.microbatch import MicroBatch
 from gagpo.model.networks import Networks
@@ -74,7 +74,7 @@ class UpdateSettings:
             epochs=settings.training.epochs,
             minibatches=settings.training.minibatches,
             max_grad_norm=settings.optimizer.max_grad_norm,
-            max_nonfinite_steps=settings.training.max_nonfinite_steps,
+            max_nonfinite_steps=MAX_NONFINITE_STEPS,
             packing=packing_of(policy, settings),
             unsharded=settings.training.unsharded,
         )

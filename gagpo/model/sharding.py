@@ -121,8 +121,11 @@ def with_gathered_weights(module: torch.nn.Module, compute: Callable[[], T]) -> 
     return result
 
 
-Unsharded = Literal["layers", "gradients", "all"]
-"""What a rank holds unsharded while it accumulates gradients, see ``training.unsharded``."""
+Unsharded = Literal["auto", "least", "layers", "gradients", "all"]
+"""What a rank holds unsharded while it accumulates gradients, see ``training.unsharded``; ``auto`` is ``layers`` here.
+
+From the least memory to the fewest bytes moved.
+"""
 
 
 def begin_micro_batch(module: torch.nn.Module, unsharded: Unsharded, last: bool) -> None:
@@ -135,7 +138,7 @@ def begin_micro_batch(module: torch.nn.Module, unsharded: Unsharded, last: bool)
         return
     assert isinstance(unit, FSDPModule)
     # Gradients add up: their sum is reduced once in place of every summand.
-    unit.set_requires_gradient_sync(last or unsharded == "layers")
+    unit.set_requires_gradient_sync(last or unsharded not in ("gradients", "all"))
     # Weights change in the step alone, so what one micro-batch has gathered serves the next ones.
     unit.set_reshard_after_backward(last or unsharded != "all")
 

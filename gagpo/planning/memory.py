@@ -127,7 +127,7 @@ def gathered_parts(settings: RunSettings, shape: Shape) -> list[Part]:
         Part("gathered", ends + work * layer, ("backward",), "the same, and gradients in transfer"),
     ]
     unsharded = settings.training.unsharded
-    if unsharded != "layers":
+    if unsharded in ("gradients", "all"):
         count = adapter(settings, shape) or shape.parameters
         note = "float32, of all weights, until the last micro-batch of a step"
         parts.append(Part("unsharded gradients", 4 * count, ("loss", "backward"), note))

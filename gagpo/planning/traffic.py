@@ -35,7 +35,7 @@ class Cluster:
 
     def replicas(self, settings: RunSettings) -> int:
         """Copies of the sharded weights, as ranks make them."""
-        return replicas_of(self.ranks, self.gpus) if settings.training.across_nodes == "replicate" else 1
+        return 1 if settings.training.unsharded == "least" else replicas_of(self.ranks, self.gpus)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def traffic_of(settings: RunSettings, shape: Shape, cluster: Cluster, passes: Pa
     unsharded = settings.training.unsharded
     trained = steps * weights if unsharded == "all" else passes.trained * (2 * layers + shape.embeddings)
     gathered = size * received * (trained + passes.scored * weights)
-    reductions = passes.trained if unsharded == "layers" else steps
+    reductions = steps if unsharded in ("gradients", "all") else passes.trained
     gradients = 4 * reductions * (adapted or shape.parameters)
     reduced = received * gradients
     replicated = 2 * (replicas - 1) / replicas * gradients / shards  # an all-reduce passes everything twice

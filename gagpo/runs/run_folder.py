@@ -124,6 +124,14 @@ class RunFolder:
         if not self.is_new:
             durable.write_text(self.path / "config.yaml", dump(self._settings))
 
+    def choose_unsharded(self, unsharded: str) -> None:
+        """Set ``training.unsharded`` if the settings leave it open, on disk too if the run is there."""
+        if self.settings.training.unsharded != "auto":
+            return
+        self._settings = formats.with_unsharded(self.settings, unsharded)
+        if not self.is_new:
+            durable.write_text(self.path / "config.yaml", dump(self._settings))
+
     @property
     def commit(self) -> str | None:
         """The commit of the hub model that the run began with; None for other models."""

@@ -91,7 +91,7 @@ def load_stored(config: str | Path, overrides: Sequence[str] = (), earlier: bool
 
 def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = ()) -> RunSettings:
     """Typed settings from plain values and overrides. where: origin of the values, for errors."""
-    changed = _overridden(values, overrides)
+    changed = renamed.without_removed(_overridden(values, overrides))
     if old := renamed.old_names(changed):  # before validation, which would suggest the nearest key instead
         raise _joined([SettingsError(reason, key=key, where=_origin(key, where, overrides)) for key, reason in old[:5]])
     try:

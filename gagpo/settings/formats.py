@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from gagpo.model.dtypes import AUTO
 from gagpo.settings.run import RunSettings
 
+UNSHARDED = "training.unsharded"
+
 
 def formats_of(settings: RunSettings) -> dict[str, str]:
     """The formats of a run by key, ``auto`` included."""
@@ -41,16 +43,20 @@ def with_formats(settings: RunSettings, training: str, sampling: str) -> RunSett
 
 
 def with_formats_of(settings: RunSettings, stored: RunSettings) -> RunSettings:
-    """The settings with the formats of ``stored`` wherever they say ``auto``: a run keeps its formats anywhere."""
-    before = formats_of(stored)
-    return _with(
-        settings, {key: before.get(key, value) for key, value in formats_of(settings).items() if value == AUTO}
-    )
+    """The settings with what ``stored`` chose wherever they say ``auto``: a run keeps its choices anywhere."""
+    before = formats_of(stored) | {UNSHARDED: stored.training.unsharded}
+    now = formats_of(settings) | {UNSHARDED: settings.training.unsharded}
+    return _with(settings, {key: before.get(key, value) for key, value in now.items() if value == AUTO})
 
 
-def _with(settings: RunSettings, formats: Mapping[str, str]) -> RunSettings:
+def with_unsharded(settings: RunSettings, unsharded: str) -> RunSettings:
+    """The settings with this ``training.unsharded``."""
+    return _with(settings, {UNSHARDED: unsharded})
+
+
+def _with(settings: RunSettings, choices: Mapping[str, str]) -> RunSettings:
     changed = {}
-    for key, value in formats.items():
+    for key, value in choices.items():
         section, _, field = key.partition(".")
         if getattr(getattr(settings, section), field) != value:
             changed[section] = getattr(settings, section).model_copy(update={field: value})

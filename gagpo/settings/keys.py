@@ -25,7 +25,6 @@ CHANGEABLE = (
     "training.save_episodes_every",
     "training.offload",
     "training.unsharded",
-    "training.across_nodes",
     "rollout.workers",
     "threads",
 )

@@ -75,25 +75,18 @@ class TrainingSettings(Options):
         description="format of forward and backward passes; auto: what the machine computes fast when the run "
         "begins; weights are float32",
     )
-    max_nonfinite_steps: int = Field(
-        3, ge=1, description="stop after this number of successive steps with a loss or gradient that is not finite"
-    )
     gradient_checkpointing: bool = Field(False, description="compute activations twice to save memory")
     offload: bool = Field(
         False,
         description="keep weights, gradients and optimiser states in host memory, and take optimiser steps on the CPU; "
         "needs several processes",
     )
-    unsharded: Literal["layers", "gradients", "all"] = Field(
-        "layers",
+    unsharded: Literal["auto", "least", "layers", "gradients", "all"] = Field(
+        "auto",
         description="what a rank holds unsharded while it accumulates gradients: the layers it computes; the gradients "
-        "too, which are reduced once a step; or all weights too, which are gathered once a step. `gagpo plan` names "
-        "the fastest that fits",
-    )
-    across_nodes: Literal["replicate", "shard"] = Field(
-        "replicate",
-        description="on several machines: a copy of all shards on each, so that only gradients cross the network; or "
-        "shards over all GPUs, for models that need their memory",
+        "too, which are reduced once a step; or all weights too, which are gathered once a step. Each machine has a "
+        "copy of all shards, so that only gradients cross the network; least: layers, and shards over all machines. "
+        "auto: the fastest that fits by the plan, chosen when the run begins",
     )
     save_every: int = Field(10, ge=1, description="iterations between checkpoints")
     max_checkpoints: int = Field(2, ge=1, description="number of latest checkpoints to keep")

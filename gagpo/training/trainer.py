@@ -65,7 +65,7 @@ class Trainer:
     def __init__(
         self, folder: RunFolder, report: Report | None = None, quiet: bool = False, ranks: Ranks | None = None
     ):
-        self.ranks = ranks = (ranks or Ranks()).sharding(folder.settings.training.across_nodes)
+        self.ranks = ranks = (ranks or Ranks()).sharding(folder.settings.training.unsharded)
         self._formats = choose_formats(folder, ranks)
         settings = folder.settings
         if not ranks.alone:

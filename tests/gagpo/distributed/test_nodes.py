@@ -29,10 +29,10 @@ def test_updates_of_two_machines_are_those_of_one_process(results, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("across_nodes", ["replicate", "shard"])
-def test_a_run_on_two_machines_goes_on_in_one_process(tmp_path, warm_model, across_nodes):
+@pytest.mark.parametrize("unsharded", ["layers", "least"])
+def test_a_run_on_two_machines_goes_on_in_one_process(tmp_path, warm_model, unsharded):
     case = {"algorithm": {"preset": "ppo", "kl": {"coefficient": 0.0}}, "rollout": {"tasks": 4}}
-    training = {"iterations": 2, "save_every": 1, "ema": True, "across_nodes": across_nodes}
+    training = {"iterations": 2, "save_every": 1, "ema": True, "unsharded": unsharded}
     config = write_config(tmp_path / "whole", warm_model, training=training, **case)
     first = write_config(tmp_path / "first", warm_model, training={**training, "iterations": 1}, **case)
     train_in_one([(config, tmp_path / "of-1", None)])

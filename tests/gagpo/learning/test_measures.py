@@ -58,8 +58,9 @@ def test_agpo_observes_the_entropy_at_temperature_1(trainer):
     assert np.abs(hot).max() > 0.01  # at that temperature the log-probabilities do differ from the engine's
 
 
-def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
-    result = trainer(training={"iterations": 1, "minibatches": 3, "max_nonfinite_steps": 1})
+def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer, monkeypatch):
+    monkeypatch.setattr("gagpo.learning.update.MAX_NONFINITE_STEPS", 1)
+    result = trainer(training={"iterations": 1, "minibatches": 3})
     accumulate, calls = result.learner.updater._accumulate, []
 
     def poisoned(batch, *rest):
@@ -76,8 +77,9 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer):
     assert not result.learner.model.training
 
 
-def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer):
-    result = trainer(training={**ONCE, "max_nonfinite_steps": 1})
+def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer, monkeypatch):
+    monkeypatch.setattr("gagpo.learning.update.MAX_NONFINITE_STEPS", 1)
+    result = trainer(training=ONCE)
     learn = result.learner.learn
 
     def poisoned(episodes, iteration):

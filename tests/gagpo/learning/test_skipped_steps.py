@@ -153,8 +153,9 @@ def test_a_run_continues_and_saves_the_offending_episodes(corridor, tmp_path):
     assert any(isinstance(message, WarningIssued) and "skipped; see" in message.line for message in messages)
 
 
-def test_the_count_in_a_row_is_resumed(corridor, tmp_path):
-    training = {"iterations": 2, "minibatches": 1, "max_nonfinite_steps": 2}
+def test_the_count_in_a_row_is_resumed(corridor, tmp_path, monkeypatch):
+    monkeypatch.setattr("gagpo.learning.update.MAX_NONFINITE_STEPS", 2)
+    training = {"iterations": 2, "minibatches": 1}
     config = corridor(training=training, evaluation={"before": False, "tasks": 1})
     folder = RunFolder.create(tmp_path / "run", load(config))
     trainer = poisoned(Trainer(folder, quiet=True), {0, 1})

@@ -5,7 +5,7 @@ from transformers import Qwen2Config
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.model.shape import sizes
-from gagpo.planning.fitting import fastest_unsharded
+from gagpo.planning.fitting import fastest_unsharded, with_chosen_unsharded
 from gagpo.planning.known_shapes import known_config
 from gagpo.planning.plan import Guess, cluster_plan, plan
 from gagpo.planning.rates import GPUS, rates_of
@@ -70,7 +70,7 @@ def test_passes_count_micro_batches_scoring_and_the_reference():
 
 
 def test_the_network_passes_the_episodes_of_all_ranks(seven):
-    flat = settings_of("processes=16", "training.across_nodes=shard")
+    flat = settings_of("processes=16", "training.unsharded=least")
     traffic = traffic_of(flat, seven, Cluster(2, 8), Passes(1, 0), 1600.0)
     assert traffic.network == pytest.approx(traffic.link + 8 * 1500.0)
 
@@ -82,7 +82,7 @@ def test_copies_on_each_machine_exchange_gradients_alone(seven):
     assert traffic.network == pytest.approx(8 * 4 * seven.parameters / 8)  # an all-reduce of two sends a half twice
     shards = [
         next(segment.bytes for segment in plan(settings_of("processes=16", *more), shape=seven, machines=2).parts)
-        for more in ((), ("training.across_nodes=shard",))
+        for more in ((), ("training.unsharded=least",))
     ]
     assert shards == [4 * seven.parameters / 8, 4 * seven.parameters / 16]
 
@@ -99,6 +99,7 @@ def test_collective_calls_of_a_step(seven, unsharded, gathered, reduced):
 
 
 def test_the_fastest_that_fits_moves_the_fewest_bytes(seven):
+    assert with_chosen_unsharded(settings_of(), Guess(), 20.0, seven).training.unsharded == "least"
     names = [fastest_unsharded(settings_of(), Guess(), size, seven) for size in (200.0, 80.0, 60.0, 20.0)]
     assert [name and name[0] for name in names] == ["all", "gradients", "layers", None]
 

@@ -1,6 +1,7 @@
 """Old names in a config are errors that give the new name; a stored run with old names is read as if it had the new."""
 
 import json
+import warnings
 import subprocess
 from pathlib import Path
 
@@ -215,3 +216,19 @@ def test_an_old_option_of_the_command_line_gives_the_new_name_alone(command, adv
     with pytest.raises(SystemExit):
         main()
     assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("gagpo:")] == [f"gagpo: {advice}"]
+
+
+@pytest.mark.parametrize("key", renamed.REMOVED)
+def test_a_removed_key_is_a_warning_in_a_config_and_silent_in_a_run(config, tmp_path, key):
+    with pytest.warns(FutureWarning, match=f"training.{key} is removed and has no effect: 3 such steps"):
+        settings = load(config(training={key: 5}))
+    with pytest.warns(FutureWarning, match=f"training.{key} is removed"):
+        assert load(config(), [f"training.{key}=5"]) == settings == load(config())
+    folder = RunFolder.create(tmp_path / "run", settings)
+    path = folder.path / "config.yaml"
+    values = yaml.safe_load(path.read_text())
+    values["training"][key] = 3
+    path.write_text(yaml.safe_dump(values))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert RunFolder.open(folder.path).settings == settings

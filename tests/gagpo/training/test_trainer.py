@@ -162,8 +162,9 @@ def test_micro_batches_change_nothing_but_memory(corridor, tmp_path):
         np.testing.assert_allclose(value.numpy(), ends[1][name].numpy(), atol=2e-3, err_msg=name)
 
 
-def test_a_poisoned_model_stops_the_run_and_keeps_the_evidence(corridor, tmp_path):
-    folder = RunFolder.create(tmp_path / "run", load(corridor(training={"max_nonfinite_steps": 1})))
+def test_a_poisoned_model_stops_the_run_and_keeps_the_evidence(corridor, tmp_path, monkeypatch):
+    monkeypatch.setattr("gagpo.learning.update.MAX_NONFINITE_STEPS", 1)
+    folder = RunFolder.create(tmp_path / "run", load(corridor()))
     trainer = Trainer(folder, quiet=True)
     learn = trainer.learner.learn
 
