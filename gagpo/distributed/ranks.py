@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -201,7 +201,7 @@ class Ranks:
         return _mesh(torch.device(device).type, self.replicas, self.world_size // self.replicas)
 
     def sharding(self, unsharded: Unsharded) -> Ranks:
-        """These ranks with a copy of the shards on each machine, or with shards over all; see ``training.unsharded``."""
+        """These ranks with a copy of the shards on each machine, or with shards over all (``least``)."""
         return replace(self, replicas=1) if unsharded == "least" else self
 
     def threads(self, requested: int) -> int:

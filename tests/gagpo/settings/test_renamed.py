@@ -1,8 +1,8 @@
 """Old names in a config are errors that give the new name; a stored run with old names is read as if it had the new."""
 
 import json
-import warnings
 import subprocess
+import warnings
 from pathlib import Path
 
 import pytest
