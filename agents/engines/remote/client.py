@@ -104,6 +104,7 @@ class Client:
 
     deadline: seconds for a response, including queueing.
     adapter: name of the LoRA adapter to sample with; None for the server's weights alone.
+    hangs: whether its workers may wait for weights that no longer come.
     """
 
     generating = "/inference/v1/generate"
@@ -112,6 +113,7 @@ class Client:
         self.url = url.rstrip("/")
         self.deadline = deadline
         self.adapter: str | None = None
+        self.hangs = False
         self._http = open_http(proxies=False)
 
     async def generate(self, request: Request, sampling: Sampling, model: ServedModel) -> Response:

@@ -305,11 +305,11 @@ class VLLMServerEngine(ModelEngine):
         return [replica for replica in ready if not replica.reserve] or list(ready[:1])
 
     def _restart_lost(self) -> None:
-        """Restart servers that ended, and those that were given up and still do not answer."""
+        """Restart servers that ended, wait for lost weights, or were given up and still do not answer."""
         for index, server in enumerate(self._servers.all):
             replica = self._router.home[index]
             given_up = self._updates > 1 and not replica.alive
-            if not server.running or (given_up and not self._router.is_healthy(replica)):
+            if not server.running or replica.client.hangs or (given_up and not self._router.is_healthy(replica)):
                 self._restart(index)
 
     def _update_all(self, tensors: Iterable[NamedTensor]) -> list[Replica]:

@@ -1,12 +1,19 @@
 """Send weights from the trainer's GPU to those of servers by NCCL, with vLLM's own weight transfer engine.
 
-vLLM's trainer side speaks the protocol of :mod:`gagpo.agents.engines.remote.transfer`: ``init`` connects a server's
-workers to this process once, and each update is ``start``, ``update`` and ``finish``. No file is written, and a bucket
-of tensors is on its way at a time.
+vLLM's trainer side speaks the protocol of :mod:`gagpo.agents.engines.remote.transfer`: ``init`` connects the workers of
+all servers and this process to one group, and each update is ``start``, ``update`` and ``finish``. A tensor is
+broadcast once, whatever the number of servers. No file is written, and a bucket of tensors is on its way at a time.
 
-Threads: the trainer's thread reads the tensors, which several ranks may gather together. Each server has a thread that
-broadcasts what the trainer's thread puts into its queue, because a broadcast to a server that died never returns. A
-server that fails takes no other along: nothing more is put into its queue, and its thread is given up.
+A server that is gone before an update is left out of the group. One that goes while tensors are on their way takes the
+others along: their workers wait in the broadcast and answer no more, so they are restarted.
+
+Threads: the trainer's thread reads the tensors, which several ranks may gather together. Another one broadcasts what
+it puts into the queue, because a broadcast to a server that died never returns. After a fault nothing more is put into
+the queue, and the thread is given up.
+
+vLLM's other way, CUDA IPC to servers on the trainer's own GPU, is not used: over HTTP its handles are a pickle, which a
+server only reads with ``VLLM_ALLOW_INSECURE_SERIALIZATION=1``. Whoever reaches its port could then run code there.
+Such servers read files from shared memory.
 """
 
 from __future__ import annotations
@@ -16,7 +23,9 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -24,7 +33,7 @@ import torch
 
 from gagpo.agents.engines.base import claim_device
 from gagpo.agents.engines.remote.client import Client, MalformedAnswer, ReplicaError, ReplicaUnreachable
-from gagpo.agents.engines.remote.transfer import Run, at_all
+from gagpo.agents.engines.remote.transfer import Run, at_all, start_update
 from gagpo.base.child import free_port
 from gagpo.base.errors import MissingPackage
 from gagpo.model.adapters import base_tensors
@@ -70,7 +79,7 @@ def vllm_classes() -> VLLMClasses:
 class NcclTransfer:
     """A :class:`gagpo.agents.engines.remote.transfer.Transfer` by NCCL, for servers on other GPUs than the trainer's.
 
-    A connection lasts from update to update; one that failed is made anew in the next.
+    A group lasts from update to update; one that failed, or has other servers, is made anew in the next.
 
     device: of the trainer.
     deadline: seconds for each step of a server.
@@ -91,7 +100,7 @@ class NcclTransfer:
         self._device = device
         self._run = run
         self._deadline = deadline
-        self._connections: dict[str, ServerConnection] = {}  # by url
+        self._group: ServerGroup | None = None
         self.bytes = 0
 
     def update(
@@ -101,68 +110,86 @@ class NcclTransfer:
 
         Raises: WeightsError for tensors of another model.
         """
-        sending = [self._begin(client) for client in clients]
+        workers: dict[str, int] = {}
+        faults = self._at_all(clients, lambda client: self._count_workers(client, workers))
+        group = self._group_of([client for client in clients if client.url in workers], workers)
         try:
-            self._pass_on(checked(tensors, self._shapes), sending)
+            self._pass_on(checked(tensors, self._shapes), group)
         except BaseException:
-            for connection in sending:
-                connection.give_up("the update was ended")
-            self._connections = {}
+            if group is not None:
+                group.give_up("the update was ended")
+            self._group = None
             raise
-        until = time.monotonic() + self._deadline
-        faults = [connection.result(until) for connection in sending]
-        for client, fault in zip(clients, faults, strict=True):
-            if fault is not None:
-                self._connections.pop(client.url)
-        return self._name_version(version, clients, faults)
+        if group is not None:
+            faults |= group.result(time.monotonic() + self._deadline)
+            if group.fault is not None:
+                self._group = None
+        updated = [client for client in clients if client.url not in faults]
+        faults |= self._at_all(
+            updated, lambda client: client.post("/update_weight_version", {"new_version": version}, self._deadline)
+        )
+        return [faults.get(client.url) for client in clients]
 
-    def _pass_on(self, tensors: Iterable[NamedTensor], sending: Sequence[ServerConnection]) -> None:
-        """Put all tensors, and their end, into the queues of the servers."""
+    def _at_all(
+        self, clients: Sequence[Client], call: Callable[[Client], Coroutine[Any, Any, None]]
+    ) -> dict[str, ReplicaError]:
+        """Make ``call`` for all servers at the same time; returns what went wrong, by url."""
+        faults = self._run(at_all(clients, call))
+        return {client.url: fault for client, fault in zip(clients, faults, strict=True) if fault is not None}
+
+    async def _count_workers(self, client: Client, workers: dict[str, int]) -> None:
+        """Enter the number of a server's workers, if it can take part in an update."""
+        if client.hangs:  # one that was started again by hand answers, and others would wait for one that does not
+            await client.post("/shutdown_weight_transfer_engine", None, self._deadline)
+            client.hangs = False
+        answer = await client.get("/get_world_size", self._deadline)
+        count: object = None
+        with suppress(ValueError, AttributeError):
+            count = json.loads(answer).get("world_size")
+        if type(count) is not int or not 1 <= count <= MAX_WORKERS:
+            raise MalformedAnswer(f"{client.url}/get_world_size answers {count!r:.40}")
+        workers[client.url] = count
+
+    def _group_of(self, clients: Sequence[Client], workers: Mapping[str, int]) -> ServerGroup | None:
+        """The group of these servers, which begins an update; that of the last one if it is the same."""
+        if self._group is not None and self._group.clients != list(clients):
+            self.close()
+        if not clients:
+            return None
+        if self._group is None:
+            self._group = ServerGroup(clients, self._device, self._deadline, self._connect(clients, workers))
+        self._group.begin()
+        return self._group
+
+    def _pass_on(self, tensors: Iterable[NamedTensor], group: ServerGroup | None) -> None:
+        """Put all tensors, and their end, into the queue of the group."""
         self.bytes = 0
         for name, tensor in tensors:
-            if not sending:
+            if group is None:
                 continue  # read all the same: the ranks gather sharded weights together
             copy = tensor.detach().to(self._device, self._dtype).contiguous()
             self.bytes += copy.nbytes
-            if copy.is_cuda:  # it is read on the streams of other threads
+            if copy.is_cuda:  # it is read on the stream of another thread
                 torch.cuda.current_stream(self._device).synchronize()
-            for connection in sending:
-                connection.put((name, copy))
-        for connection in sending:
-            connection.put(None)
+            group.put((name, copy))
+        if group is not None:
+            group.put(None)
 
-    def _name_version(
-        self, version: str, clients: Sequence[Client], faults: Sequence[ReplicaError | None]
-    ) -> list[ReplicaError | None]:
-        """Name the new weights at the servers that took them; returns the faults of all."""
+    def _connect(self, clients: Sequence[Client], workers: Mapping[str, int]) -> Callable[[ServerGroup], Any]:
+        """What connects a group. It is called in the group's thread, which waits for the servers' workers."""
 
-        async def name(client: Client) -> None:
-            await client.post("/update_weight_version", {"new_version": version}, self._deadline)
+        def connect(group: ServerGroup) -> Any:
+            addresses = [address_towards(client.url) for client in clients]
+            # A server on this machine reaches the address that others need, but not the other way round.
+            address = next((each for each in addresses if not each.startswith("127.")), addresses[0])
+            size = 1 + sum(workers[client.url] for client in clients)
+            info = self._classes.init_info(rank=0, master_address=address, master_port=free_port(""), world_size=size)
+            calls = GroupCalls(group, [workers[client.url] for client in clients], self._run, self._deadline)
+            return self._classes.factory.trainer_init(info, client=calls, source=self._source(group))
 
-        updated = [client for client, fault in zip(clients, faults, strict=True) if fault is None]
-        later = dict(zip((client.url for client in updated), self._run(at_all(updated, name)), strict=True))
-        return [fault or later[client.url] for client, fault in zip(clients, faults, strict=True)]
+        return connect
 
-    def _begin(self, client: Client) -> ServerConnection:
-        """Begin an update of a server, over the connection of the last one if there is one."""
-        connection = self._connections.get(client.url)
-        if connection is None:
-            connection = self._connections[client.url] = ServerConnection(client, self)
-        connection.begin()
-        return connection
-
-    def connect(self, client: Client, passing: ServerConnection) -> Any:
-        """What sends to a server. Called in the server's thread, which waits for the server's workers."""
-        workers = json.loads(self._run(client.get("/get_world_size", self._deadline))).get("world_size")
-        if type(workers) is not int or not 1 <= workers <= MAX_WORKERS:
-            raise MalformedAnswer(f"{client.url}/get_world_size answers {workers!r:.40}")
-        info = self._classes.init_info(
-            rank=0, master_address=address_towards(client.url), master_port=free_port(""), world_size=1 + workers
-        )
-        calls = ServerCalls(client, self._run, self._deadline)
-        return self._classes.factory.trainer_init(info, client=calls, source=self._source(passing))
-
-    def _source(self, passing: ServerConnection) -> Any:
+    def _source(self, group: ServerGroup) -> Any:
         """What passes in an update, as vLLM reads it: metadata of all tensors in their order, then the tensors."""
         metadata = [self._classes.meta(name, self._dtype, shape) for name, shape in self._shapes.items()]
 
@@ -171,7 +198,7 @@ class NcclTransfer:
                 return metadata
 
             def __iter__(self) -> Iterator[NamedTensor]:
-                return passing.incoming()
+                return group.incoming()
 
         return Passing()
 
@@ -180,23 +207,31 @@ class NcclTransfer:
 
     def close(self) -> None:
         """End the connections."""
-        for connection in self._connections.values():
-            connection.close()
-        self._connections = {}
+        if self._group is not None:
+            self._group.close()
+        self._group = None
 
 
-class ServerConnection:
-    """A connection to one server, and the thread of the update under way.
+class ServerGroup:
+    """Servers whose workers form a group with this process, and the thread of the update under way.
 
-    fault: what went wrong in this update.
+    fault: what went wrong in this update, for the servers that have no fault of their own.
+    faults: those of single servers, by url.
     """
 
-    def __init__(self, client: Client, transfer: NcclTransfer):
-        self.url = client.url
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        device: torch.device,
+        deadline: float,
+        connect: Callable[[ServerGroup], Any],
+    ):
+        self.clients = list(clients)
         self.fault: ReplicaError | None = None
-        self._client = client
-        self._transfer = transfer
-        self._deadline = transfer._deadline
+        self.faults: dict[str, ReplicaError] = {}
+        self._device = device
+        self._deadline = deadline
+        self._connect = connect
         self._sender: Any = None
         self._error: BaseException | None = None
         self._queue: queue.Queue[NamedTensor | None] = queue.Queue(QUEUED)
@@ -204,28 +239,25 @@ class ServerConnection:
 
     def begin(self) -> None:
         """Start the thread of an update."""
-        self.fault = None
-        self._error = None
         self._queue = queue.Queue(QUEUED)
-        thread = threading.Thread(target=self._send, name=f"weights to {self.url}", daemon=True)
-        thread.start()
-        self._thread = thread
+        self._thread = threading.Thread(target=self._send, name="weights to servers", daemon=True)
+        self._thread.start()
 
     def _send(self) -> None:
         try:
-            claim_device(self._transfer._device)  # new threads start on the first GPU
+            claim_device(self._device)  # new threads start on the first GPU
             if self._sender is None:
-                self._sender = self._transfer.connect(self._client, self)
+                self._sender = self._connect(self)
             self._sender.send_weights()
         except BaseException as error:  # the trainer's thread reports it
             self._error = error
 
     def incoming(self) -> Iterator[NamedTensor]:
-        """In the server's thread: what is put, as it comes. Raises: ReplicaError once the server is given up."""
+        """In the group's thread: what is put, as it comes. Raises: ReplicaError once the update is given up."""
         while True:
             try:
                 item = self._queue.get(timeout=POLL_SECONDS)
-            except queue.Empty:  # the trainer gathers, or waits for another server
+            except queue.Empty:  # the trainer gathers
                 if self.fault is not None:
                     raise self.fault from None
                 continue
@@ -236,7 +268,7 @@ class ServerConnection:
             yield item
 
     def put(self, item: NamedTensor | None) -> None:
-        """Hand on a tensor, or None for the end; does nothing for a server that has failed."""
+        """Hand on a tensor, or None for the end; does nothing in an update that has failed."""
         until = time.monotonic() + self._deadline
         while self.fault is None:
             try:
@@ -245,26 +277,39 @@ class ServerConnection:
                 self._find_fault(until)
         return None
 
-    def result(self, until: float) -> ReplicaError | None:
-        """Wait until the server has everything; returns what went wrong. until: at the latest, in monotonic seconds."""
-        if self.fault is None and self._thread is not None:
-            self._thread.join(max(0.0, until - time.monotonic()))
-            if self._error is not None or self._thread.is_alive():
-                self._find_fault(0.0)
-        return self.fault
+    def result(self, until: float) -> dict[str, ReplicaError]:
+        """Wait until the servers have everything; returns what went wrong, by url.
+
+        until: at the latest, in monotonic seconds.
+        """
+        while self.fault is None and self._thread is not None and self._thread.is_alive():
+            self._thread.join(POLL_SECONDS)
+            self._find_fault(until)
+        if self._error is not None:
+            self._find_fault(until)
+        fault = self.fault
+        if fault is None:
+            return {}
+        for client in self.clients:
+            client.hangs = True
+        return {client.url: self.faults.get(client.url, fault) for client in self.clients}
 
     def give_up(self, reason: str) -> None:
-        """Have the server's thread end."""
-        self.fault = self.fault or ReplicaUnreachable(f"sending weights to {self.url}: {reason}")
+        """Have the thread end."""
+        urls = ", ".join(client.url for client in self.clients)
+        self.fault = self.fault or ReplicaUnreachable(f"sending weights to {urls}: {reason}")
 
     def _find_fault(self, until: float) -> None:
-        """Give the server up if its thread has failed, has ended early, or is not done ``until`` then."""
-        if self._error is not None:
+        """Give the update up if a server or the thread has failed, or it is not done ``until`` then."""
+        if self.faults:
+            self.give_up(f"the broadcast lost a server: {next(iter(self.faults.values()))}")
+        elif self._error is not None:
             reason = " ".join(str(self._error).split())[:200] or type(self._error).__name__
             self.give_up(f"NCCL failed: {reason}")
-        elif time.monotonic() > until:
-            self.give_up(f"it took more than {self._deadline:g} s")
-        elif self._thread is not None and not self._thread.is_alive():
+        elif self._thread is not None and self._thread.is_alive():
+            if time.monotonic() > until:
+                self.give_up(f"it took more than {self._deadline:g} s")
+        elif not self._queue.empty():
             self.give_up("it took no more tensors before the last one")
 
     def close(self) -> None:
@@ -272,22 +317,49 @@ class ServerConnection:
             self._sender.shutdown()
 
 
-class ServerCalls:
-    """The calls of vLLM's trainer side to a server, by our client: vLLM's would go through a proxy, without a limit."""
+class GroupCalls:
+    """The calls of vLLM's trainer side to all servers at once, by our clients.
 
-    def __init__(self, client: Client, run: Run, deadline: float):
-        self._client = client
+    vLLM's own client speaks to one server, through a proxy, without a limit.
+
+    workers: of each server.
+    """
+
+    def __init__(self, group: ServerGroup, workers: Sequence[int], run: Run, deadline: float):
+        self._group = group
+        self._offsets = dict(
+            zip((client.url for client in group.clients), accumulate(workers, initial=0), strict=False)
+        )
         self._run = run
         self._deadline = deadline
 
-    def _post(self, path: str, body: dict[str, object] | None = None) -> None:
-        self._run(self._client.post(path, body, self._deadline))
+    def _at_all(self, call: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
+        async def noting_fault(client: Client) -> None:
+            try:
+                await call(client)
+            except ReplicaError as error:  # at once, while the other servers wait for it
+                self._group.faults[client.url] = error
+                raise
 
-    def init_weight_transfer_engine(self, init_info: object) -> None:
-        self._post("/init_weight_transfer_engine", {"init_info": init_info})
+        errors = self._run(at_all(self._group.clients, noting_fault))
+        for error in filter(None, errors):
+            raise error
+
+    def _post(self, path: str, body: dict[str, object] | None = None) -> None:
+        self._at_all(lambda client: client.post(path, body, self._deadline))
+
+    def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
+        """Give each server the ranks of its workers: after those of this process and of the servers before it."""
+
+        async def init(client: Client) -> None:
+            offset = init_info["rank_offset"] + self._offsets[client.url]
+            body = {"init_info": {**init_info, "rank_offset": offset}}
+            await client.post("/init_weight_transfer_engine", body, self._deadline)
+
+        self._at_all(init)
 
     def start_weight_update(self) -> None:
-        self._post("/start_weight_update")
+        self._at_all(lambda client: start_update(client, self._deadline))
 
     def update_weights(self, update_info: object) -> None:
         self._post("/update_weights", {"update_info": update_info})

@@ -1,4 +1,4 @@
-"""Weights by vLLM's transfer engine: its calls, one thread for each server, and servers that fail.
+"""Weights by vLLM's transfer engine: its calls, one broadcast to all servers, and servers that fail.
 
 The sending side of vLLM is imitated, because NCCL needs GPUs: tensors go through a file in place of a broadcast.
 """
@@ -43,20 +43,27 @@ class Info:
 
 
 class Sender:
-    """Does what vLLM's sender does: metadata, start, update while it broadcasts, finish."""
+    """Does what vLLM's sender does: metadata, start, update while it broadcasts, finish.
+
+    sent: the names of all tensors that were sent.
+    """
 
     folder = None
-    hangs_at = ""
+    hangs = False
+    sent = None
+    on_its_way = staticmethod(lambda: None)
 
     def __init__(self, info, client, source):
         self.info, self.client, self.source, self.count = info, client, source, 0
-        client.init_weight_transfer_engine(dataclasses.asdict(info))
+        client.init_weight_transfer_engine({**dataclasses.asdict(info), "rank_offset": 1})
 
     def send_weights(self):
         metadata = self.source.metadata()
         self.client.start_weight_update()
         tensors = dict(self.source)
-        if self.hangs_at and self.hangs_at in self.client._client.url:
+        self.sent.extend(tensors)
+        self.on_its_way()
+        if self.hangs:
             threading.Event().wait(30)
         assert [(meta.name, meta.dtype, meta.shape) for meta in metadata] == [
             (name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()
@@ -99,6 +106,7 @@ class NcclServer(FakeServer):
 @pytest.fixture
 def servers(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(Sender, "folder", tmp_path)
+    monkeypatch.setattr(Sender, "sent", [])
     with serving(*tiny, count=2, kind=NcclServer) as running:
         yield running
 
@@ -116,44 +124,76 @@ def transfer_of(model, router, deadline=20.0, dtype="float32"):
     return NcclTransfer(model, dtype, torch.device("cpu"), router.run, deadline, classes)
 
 
-def test_each_server_gets_all_tensors_over_one_connection(tiny, servers, router):
-    way, clients = transfer_of(tiny[0], router), [Client(fake.url, 20) for fake in servers]
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_tensor_is_sent_once_to_all_servers_of_one_group(tiny, servers, router, count):
+    way, clients = transfer_of(tiny[0], router), [Client(fake.url, 20) for fake in servers[:count]]
     for version in ("run:1", "run:2"):
         with torch.no_grad():
             tiny[0].lm_head.weight.add_(1.0)
-        assert way.update(named_tensors(tiny[0]), version, clients) == [None, None]
-        for fake in servers:
+        assert way.update(named_tensors(tiny[0]), version, clients) == [None] * count
+        for fake in servers[:count]:
             assert fake.version == version
             for name, parameter in tiny[0].named_parameters():
                 assert torch.equal(dict(fake.model.named_parameters())[name], parameter)
     assert way.bytes == sum(parameter.nbytes for parameter in tiny[0].parameters())
-    for fake in servers:
+    assert Sender.sent == 2 * [name for name, _ in tiny[0].named_parameters()]
+    for number, fake in enumerate(servers[:count]):
         assert fake.orders.count("/init_weight_transfer_engine") == 1 and fake.orders.count("/start_weight_update") == 2
-        assert fake.info["world_size"] == 3 and fake.info["master_address"] == "127.0.0.1" and fake.info["rank"] == 0
-    assert servers[0].info["master_port"] != servers[1].info["master_port"]
+        assert (fake.info["world_size"], fake.info["rank_offset"]) == (1 + 2 * count, 1 + 2 * number)
+        assert fake.info["master_address"] == "127.0.0.1"
+    assert len({fake.info["master_port"] for fake in servers[:count]}) == 1
     way.close()
-    assert all(fake.orders[-1] == "/shutdown_weight_transfer_engine" for fake in servers)
+    assert all(fake.orders[-1] == "/shutdown_weight_transfer_engine" for fake in servers[:count])
 
 
-def test_a_dead_server_takes_no_other_along_and_is_connected_again(tiny, servers, router):
+def test_a_dead_server_is_left_out_and_joins_a_later_group(tiny, servers, router):
     way, clients = transfer_of(tiny[0], router), [Client(fake.url, 20) for fake in servers]
     servers[0].silent = True
     servers[0].free.set()  # it drops every connection
     passed = []
     tensors = ((passed.append(name) or (name, tensor)) for name, tensor in named_tensors(tiny[0]))
     first, second = way.update(tensors, "run:1", clients)
-    assert "NCCL failed" in str(first) and second is None and servers[1].version == "run:1"
-    assert len(passed) == len(list(tiny[0].named_parameters()))
+    assert servers[0].url in str(first) and second is None and servers[1].version == "run:1"
+    assert len(passed) == len(list(tiny[0].named_parameters())) and servers[1].info["world_size"] == 3
     servers[0].silent = False
     assert way.update(named_tensors(tiny[0]), "run:2", clients) == [None, None]
-    assert [fake.orders.count("/init_weight_transfer_engine") for fake in servers] == [1, 1]
+    assert [fake.orders.count("/init_weight_transfer_engine") for fake in servers] == [1, 2]
+    assert servers[1].info["world_size"] == 5 and not any(client.hangs for client in clients)
+
+
+def test_a_server_that_dies_on_the_way_takes_the_group_along_and_the_next_update_makes_another(
+    tiny, servers, router, monkeypatch
+):
+    way, clients = transfer_of(tiny[0], router), [Client(fake.url, 20) for fake in servers]
+
+    def die():
+        servers[0].silent = True
+        servers[0].free.set()
+
+    monkeypatch.setattr(Sender, "on_its_way", staticmethod(die))
+    first, second = way.update(named_tensors(tiny[0]), "run:1", clients)
+    assert "lost a server" in str(second) and servers[0].url in str(first)
+    assert all(client.hangs for client in clients) and servers[1].version == "default"
+    monkeypatch.setattr(Sender, "on_its_way", staticmethod(lambda: None))
+    servers[0].silent = False
+    assert way.update(named_tensors(tiny[0]), "run:2", clients) == [None, None]
+    assert [fake.version for fake in servers] == ["run:2"] * 2 and not any(client.hangs for client in clients)
+
+
+@pytest.mark.parametrize("answer", ["", "[]", "{}", '{"world_size": true}', '{"world_size": 0}'])
+def test_a_server_that_does_not_count_its_workers_is_left_out(tiny, servers, router, monkeypatch, answer):
+    monkeypatch.setattr(servers[0], "look_up", lambda path: (200, answer))
+    clients = [Client(fake.url, 20) for fake in servers]
+    first, second = transfer_of(tiny[0], router).update(named_tensors(tiny[0]), "run:1", clients)
+    assert "get_world_size answers" in str(first) and second is None
 
 
 def test_a_broadcast_that_hangs_ends_at_the_deadline(tiny, servers, router, monkeypatch):
-    monkeypatch.setattr(Sender, "hangs_at", servers[0].url)
+    monkeypatch.setattr(Sender, "hangs", True)
     clients = [Client(fake.url, 20) for fake in servers]
-    first, second = transfer_of(tiny[0], router, deadline=1.0).update(named_tensors(tiny[0]), "run:1", clients)
-    assert "took more than 1 s" in str(first) and second is None
+    faults = transfer_of(tiny[0], router, deadline=1.0).update(named_tensors(tiny[0]), "run:1", clients)
+    assert all("took more than 1 s" in str(fault) for fault in faults)
+    assert all(client.hangs for client in clients)
 
 
 def test_a_rank_that_updates_no_server_reads_all_tensors(tiny, router):

@@ -120,6 +120,15 @@ def test_a_dead_server_is_restarted_with_the_next_weights(tiny, starter):
     engine.close()
 
 
+def test_a_server_that_waits_for_lost_weights_is_restarted_although_it_answers(tiny, starter):
+    engine = engine_of(tiny, starter)
+    engine._router.home[1].client.hangs = True
+    engine.load_weights(named_tensors(tiny[0]))
+    assert engine.measures()["engine_servers"] == 2 and [started.count for started in starter.made] == [1, 2]
+    assert not engine._router.home[1].client.hangs
+    engine.close()
+
+
 def test_a_slow_server_is_not_restarted(tiny, starter):
     engine = engine_of(tiny, starter, health_timeout=3)
     starter.made[0].fake.silent = True
