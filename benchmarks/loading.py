@@ -46,8 +46,6 @@ POLL_SECONDS = 0.002
 TOLERANCE = 0.15
 RANK_SECONDS = 600.0
 GB = 1e9
-# glibc keeps freed blocks below 32 MB, which layers of larger models exceed; a fixed limit makes it return them here.
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": "200000"}
 
 
 def save_model(folder: Path, small: bool = False) -> None:
@@ -152,7 +150,7 @@ def measure(folder: Path, engine: str, ranks: int, whole: bool) -> list[float]:
     options = ["--rank", str(folder), "--engine", engine, *(["--whole"] if whole else [])]
     processes = []
     for rank in range(ranks):
-        environment = {**os.environ, **Rank(rank, ranks, rank, ranks).variables("127.0.0.1", port), **MALLOC}
+        environment = {**os.environ, **Rank(rank, ranks, rank, ranks).variables("127.0.0.1", port)}
         command = module_command("benchmarks.loading", *options)
         processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
     try:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # options of mallopt
+LARGE_BLOCK = 200_000  # bytes; larger ones have pages of their own while a model is loaded
+LARGEST_KEPT = 2**25  # bytes; glibc's own upper limit
 
 
 def release_freed() -> None:
@@ -19,6 +23,29 @@ def release_freed() -> None:
     """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextmanager
+def freed_at_once() -> Iterator[None]:
+    """A context in which freed blocks return to the system at once, where the C library is glibc.
+
+    torch aligns its blocks, and glibc before 2.38 gives no freed aligned block to the next request of the same size. So
+    layers that are gathered one after the other would take as much memory as all of them together. Afterwards the
+    limits are the highest that glibc would have chosen itself: memory that is kept makes an update faster.
+    """
+    try:
+        set_option = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        set_option = None
+    if set_option is None or "MALLOC_MMAP_THRESHOLD_" in os.environ:  # the user has chosen
+        yield
+        return
+    set_option(MMAP_THRESHOLD, LARGE_BLOCK)
+    try:
+        yield
+    finally:
+        set_option(MMAP_THRESHOLD, LARGEST_KEPT)
+        set_option(TRIM_THRESHOLD, 2 * LARGEST_KEPT)
 
 
 def available_memory() -> float:

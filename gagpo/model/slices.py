@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from gagpo.base.errors import first_line
+from gagpo.base.memory import freed_at_once
 from gagpo.model import adapters
 from gagpo.model.dtypes import bound_kernels, dtype_of
 from gagpo.model.loading import ModelError, available_name, choose_path, commit_of, require_finite, with_attention
@@ -240,6 +241,7 @@ def stand_ins(model: torch.nn.Module) -> Iterator[None]:
             torch.utils.swap_tensors(parameter, torch.nn.Parameter(meta, parameter.requires_grad))
 
 
+@freed_at_once()
 def read_shards(model: torch.nn.Module, device: torch.device) -> None:
     """Give a sharded model of :func:`empty_model` its weights, and check it as every model that is loaded.
 
@@ -282,6 +284,7 @@ def follow_attention(copied: torch.nn.Module, policy: torch.nn.Module) -> None:
         copied.set_attn_implementation(implementation)  # type: ignore[operator]
 
 
+@freed_at_once()
 def fill_copy(copied: torch.nn.Module, tensors: Iterable[NamedTensor], device: torch.device) -> None:
     """Give a copy of a model of :func:`empty_model` memory on ``device``, and these weights."""
     for parameter in copied.parameters():
