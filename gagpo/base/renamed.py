@@ -119,11 +119,12 @@ def modernized(values: Mapping[str, Any]) -> dict[str, Any]:
 def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of a config without the keys that were removed, each with a warning."""
     training = values.get("training")
-    for key in [key for key in REMOVED if isinstance(training, Mapping) and key in training]:
+    if not isinstance(training, Mapping):
+        return dict(values)
+    for key in REMOVED.keys() & training.keys():
         text = f"training.{key} is removed and has no effect: {REMOVED[key]}"
         warnings.warn(text, FutureWarning, stacklevel=2)
-        training = {name: value for name, value in training.items() if name != key}
-    return {**values, "training": training} if "training" in values else dict(values)
+    return {**values, "training": {key: value for key, value in training.items() if key not in REMOVED}}
 
 
 def old_names(values: Mapping[str, Any]) -> list[tuple[str, str]]:
