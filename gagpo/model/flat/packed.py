@@ -17,10 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gagpo.model.flat.kernels import PLAIN, CausalAttention, LayerKind, attend_ragged, bucket
+from gagpo.model.flat.kernels import PLAIN, CausalAttention, LayerKind, attend_ragged, bucket, similar_runs
 
-UNEVEN = 1.2  # padded scores per real score in one call on a CPU, above which rows are split over two calls
-WORTHWHILE = 2**16  # scores for which another call on a CPU takes less time than their padding
 LARGEST_HEAD = 256  # of the kernel for rows of any length
 SIZES = 32  # multiple that queries and keys of a row are padded to if sizes are rounded
 
@@ -154,7 +152,9 @@ class _Padded:
     """
 
     def __init__(self, branches: Sequence[Branch], tokens: int, step: int, device: torch.device):
-        runs = _similar_runs(branches) if device.type == "cpu" else [branches]
+        runs = [branches]
+        if device.type == "cpu":
+            runs = [branches[run] for run in similar_runs(list(map(_sizes, branches)))]
         queries: list[np.ndarray] = []
         keys: list[np.ndarray] = []
         answer_T = np.zeros(tokens, np.int64)
@@ -245,16 +245,3 @@ def _index(places: np.ndarray, tokens: int, device: torch.device) -> Tensor | No
 
 def _take(x_THD: Tensor, index: Tensor | None) -> Tensor:
     return x_THD if index is None else x_THD.index_select(0, index)
-
-
-def _similar_runs(branches: Sequence[Branch]) -> list[Sequence[Branch]]:
-    """Split sorted branches into few runs with little padding."""
-    runs: list[Sequence[Branch]] = []
-    begin = 0
-    for end in range(1, len(branches) + 1):
-        run = branches[begin:end]
-        padded = len(run) * max(branch.new for branch in run) * max(len(branch.path_L) for branch in run)
-        if padded > max(WORTHWHILE, UNEVEN * sum(branch.new * len(branch.path_L) for branch in run)):
-            runs.append(branches[begin : end - 1])
-            begin = end - 1
-    return [*runs, branches[begin:]]

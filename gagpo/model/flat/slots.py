@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gagpo.model.flat.kernels import PLAIN, LayerKind, materialized_attention
+from gagpo.model.flat.kernels import (
+    PLAIN,
+    CausalAttention,
+    LayerKind,
+    as_mask,
+    materialized_attention,
+    similar_runs,
+)
 from gagpo.model.shape import config_of, key_value_shape
 
 ROUND = 128  # capacities are multiples of it, so that they are rarely outgrown
@@ -68,27 +75,53 @@ class SlotCache:
 
     def plan(self, slot_B: np.ndarray, start_B: np.ndarray, new_B: np.ndarray) -> None:
         """Let the next forward pass append ``new_B`` tokens to slots ``slot_B``, which hold ``start_B`` tokens."""
-        rows = len(slot_B)
-        longest_new = int(new_B.max())
-        longest = int((start_B + new_B).max())
-        row_T = np.repeat(np.arange(rows), new_B)
+        row_T = np.repeat(np.arange(len(slot_B)), new_B)
         offset_T = np.arange(len(row_T)) - np.repeat(np.cumsum(new_B) - new_B, new_B)
-        position_T = start_B[row_T] + offset_T
+        self.position_T = self._index(start_B[row_T] + offset_T)
+        self._slot_T = self._index(slot_B[row_T])
+        self._decode = int(new_B.max()) == 1
+        if self._decode:
+            # The first slots in order are a view of the cache; any others are gathered, which copies them.
+            in_order = bool((slot_B == np.arange(len(slot_B))).all())
+            self._slot_B = None if in_order else self._index(slot_B)
+            self._keys = int(start_B.max()) + 1
+            self._mask: dict[int | None, Tensor] = {}
+        else:
+            self._plan_reading(slot_B, start_B, new_B)
 
-        def as_index(x: np.ndarray) -> Tensor:
-            return torch.as_tensor(x, dtype=torch.long, device=self.device)
+    def _plan_reading(self, slot_B: np.ndarray, start_B: np.ndarray, new_B: np.ndarray) -> None:
+        """Rows with similar numbers of new and cached tokens attend together, as padding costs as much as tokens."""
+        length_B = start_B + new_B
+        first_B = np.cumsum(new_B) - new_B
+        order_B = np.lexsort((length_B, new_B))
+        runs = [slice(None)]
+        if torch.device(self.device).type == "cpu":
+            runs = similar_runs(list(zip(new_B[order_B].tolist(), length_B[order_B].tolist(), strict=True)))
+        self._runs: list[tuple[slice | Tensor, CausalAttention]] = []
+        self._run_queries: list[int] = []
+        query_places: list[np.ndarray] = []
+        answer_T = np.zeros(int(new_B.sum()), np.int64)
+        padded = 0
+        for run in runs:
+            rows_R = np.sort(order_B[run])
+            queries, keys = int(new_B[rows_R].max()), int(length_B[rows_R].max())
+            # Padding on the right repeats a row's last token; its outputs are read nowhere.
+            offset_RQ = np.minimum(np.arange(queries), new_B[rows_R, None] - 1)
+            query_places.append((first_B[rows_R, None] + offset_RQ).ravel())
+            for place, row in enumerate(rows_R.tolist()):
+                answer_T[first_B[row] : first_B[row] + new_B[row]] = padded + place * queries + np.arange(new_B[row])
+            padded += len(rows_R) * queries
+            self._run_queries.append(len(rows_R) * queries)
+            slots_R = slot_B[rows_R]
+            attention = CausalAttention(start_B[rows_R].tolist(), queries, keys, self.device)
+            # Slots that follow each other are a view of the cache; others are gathered, which copies them.
+            follow = bool((np.diff(slots_R) == 1).all())
+            self._runs.append((slice(slots_R[0], slots_R[-1] + 1) if follow else self._index(slots_R), attention))
+        self._query_Q = self._index(np.concatenate(query_places))
+        self._answer_T = self._index(answer_T)
 
-        self.position_T = as_index(position_T)
-        self._slot_T = as_index(slot_B[row_T])
-        # The first slots in order are a view of the cache; any others are gathered, which copies them.
-        in_order = bool((slot_B == np.arange(rows)).all())
-        self._slot_B = None if in_order else as_index(slot_B)
-        self._shape = (rows, longest_new, longest)
-        self._decode = longest_new == 1
-        self._padded_T = as_index(row_T * longest_new + offset_T)
-        last_B1 = new_B[:, None] - 1
-        self._query_position_BL = as_index(start_B[:, None] + np.minimum(np.arange(longest_new)[None, :], last_B1))
-        self._visible_B1LL: dict[int | None, Tensor] = {}
+    def _index(self, places: np.ndarray) -> Tensor:
+        return torch.as_tensor(places, dtype=torch.long, device=self.device)
 
     def plan_step(self, position_S: Tensor, keys: int) -> None:
         """Let the next forward pass append one token to each of the first slots and read ``keys`` tokens of each.
@@ -99,49 +132,47 @@ class SlotCache:
         self.position_T = position_S
         self._slot_T = torch.arange(slots, device=self.device)
         self._slot_B = None
-        self._shape = (slots, 1, keys)
+        self._keys = keys
         self._decode = True
-        self._query_position_BL = position_S[:, None]
-        self._visible_B1LL = {}
+        self._mask = {}
 
     def _visible(self, window: int | None) -> Tensor:
-        if window not in self._visible_B1LL:
-            key_position_L = torch.arange(self._shape[2], device=self.device)
-            query_position_BL1 = self._query_position_BL[:, :, None]
-            visible_BLL = key_position_L <= query_position_BL1
-            if window is not None:
-                visible_BLL &= key_position_L > query_position_BL1 - window
-            self._visible_B1LL[window] = visible_BLL[:, None]
-        return self._visible_B1LL[window]
+        """Which keys the new token of each row sees: ``(B, 1, 1, L)``."""
+        key_L = torch.arange(self._keys, device=self.device)
+        position_B1 = self.position_T[:, None]
+        visible_BL = key_L <= position_B1
+        if window is not None:
+            visible_BL &= key_L > position_B1 - window
+        return visible_BL[:, None, None]
 
     def attend(
         self, layer: int, query_THD: Tensor, key_THD: Tensor, value_THD: Tensor, scale: float, kind: LayerKind = PLAIN
     ) -> Tensor:
         """``(T, H, D)``: store keys and values of the new tokens, then attend to all tokens of their slots."""
-        rows, new, longest = self._shape
         self.key[layer][self._slot_T, :, self.position_T] = key_THD.to(self.dtype)
         self.value[layer][self._slot_T, :, self.position_T] = value_THD.to(self.dtype)
-        if self._slot_B is None:
-            key, value = self.key[layer][:rows, :, :longest], self.value[layer][:rows, :, :longest]
-        else:
-            key = self.key[layer][self._slot_B, :, :longest]
-            value = self.value[layer][self._slot_B, :, :longest]
-        heads, size = query_THD.shape[1:]
         if self._decode:
-            query = query_THD.reshape(rows, 1, heads, size)
-        else:
-            query = query_THD.new_zeros(rows * new, heads, size)
-            query[self._padded_T] = query_THD
-            query = query.reshape(rows, new, heads, size)
+            return self._attend_step(layer, query_THD, scale, kind)
+        answers = []
+        queries = query_THD.index_select(0, self._query_Q).split(self._run_queries)
+        for (slots, attention), query_QHD in zip(self._runs, queries, strict=True):
+            key, value = (store[layer][slots, :, : attention.keys] for store in (self.key, self.value))
+            query = query_QHD.view(len(key), -1, *query_QHD.shape[1:]).transpose(1, 2)
+            out = attention(query, key, value, scale, kind)
+            answers.append(out.transpose(1, 2).flatten(0, 1))
+        return torch.cat(answers).index_select(0, self._answer_T)
+
+    def _attend_step(self, layer: int, query_THD: Tensor, scale: float, kind: LayerKind) -> Tensor:
+        """Attention of one new token a row."""
+        rows, heads, size = query_THD.shape
+        slots = slice(rows) if self._slot_B is None else self._slot_B
+        key, value = (store[layer][slots, :, : self._keys] for store in (self.key, self.value))
         # Query heads that share a key head become query positions: grouped attention without repeating keys.
-        group = heads // self.heads
-        query = query.reshape(rows, new, self.heads, group, size).permute(0, 2, 3, 1, 4)
-        query = query.reshape(rows, self.heads, group * new, size)
-        visible = self._visible(kind.window)
-        visible = visible if self._decode else visible.repeat(1, 1, group, 1)
-        if kind.fused:
-            out = scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale)
-        else:
-            out = materialized_attention(query, key, value, visible, scale, kind, group)
-        out = out.reshape(rows, self.heads, group, new, size).permute(0, 3, 1, 2, 4).reshape(rows * new, heads, size)
-        return out if self._decode else out.index_select(0, self._padded_T)
+        query = query_THD.view(rows, self.heads, heads // self.heads, size)
+        if not kind.fused:
+            out = materialized_attention(query, key, value, self._visible(kind.window), scale, kind, heads // self.heads)
+            return out.reshape(rows, heads, size)
+        if kind.window not in self._mask:
+            self._mask[kind.window] = as_mask(self._visible(kind.window), query.dtype)
+        out = scaled_dot_product_attention(query, key, value, self._mask[kind.window], scale=scale)
+        return out.reshape(rows, heads, size)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM
 
-from gagpo.model.flat import packed
+from gagpo.model.flat import kernels
 from gagpo.model.flat.attention import forward
 from gagpo.model.flat.packed import PackedRows
 from gagpo.model.flat.slots import SlotCache
@@ -130,11 +130,11 @@ def test_calling_the_model_without_a_layout_is_refused(tiny):
 @pytest.mark.parametrize("lengths", [[5, 6, 7], [3, 40, 60, 61, 120], [120, 3, 90, 4], [200] * 3])
 def test_rows_of_different_lengths_are_read_in_runs(tiny, monkeypatch, lengths):
     model, _ = tiny
-    monkeypatch.setattr(packed, "WORTHWHILE", 1000)
+    monkeypatch.setattr(kernels, "WORTHWHILE", 1000)
     ids = torch.as_tensor(np.random.default_rng(0).integers(5, 300, sum(lengths)))
     results, runs = [], []
     for uneven in (1.2, 1e9):
-        monkeypatch.setattr(packed, "UNEVEN", uneven)
+        monkeypatch.setattr(kernels, "UNEVEN", uneven)
         model.zero_grad()
         layout = PackedRows(lengths)
         logits = forward(model, ids, layout, torch.arange(len(ids)))

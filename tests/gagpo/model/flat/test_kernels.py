@@ -9,6 +9,8 @@ from gagpo.model.flat.kernels import CausalAttention, LayerKind, bucket
 
 HEADS, SHARED, SIZE = 4, 2, 8
 KINDS = {
+    "plain": kernels.PLAIN,
+    "window": LayerKind(window=7),
     "cap": LayerKind(softcap=2.0),
     "cap and window": LayerKind(window=40, softcap=2.0),
     "sinks": LayerKind(sinks_H=torch.zeros(HEADS)),
@@ -52,6 +54,7 @@ def plainly(query, key, value, sinks, before, kind, scale):
 @pytest.mark.parametrize("name", KINDS)
 def test_blocks_equal_the_definition_of_attention(monkeypatch, name, before, queries, keys, kept):
     monkeypatch.setattr(kernels, "BLOCK", 16)
+    monkeypatch.setattr(kernels, "FUSED_BLOCK", 16)
     monkeypatch.setattr(kernels, "KEPT_SCORES", kept)
     type_name = KINDS[name]
     query, key, value, *sinks = segments = parts_of(len(before), queries, keys, type_name)
@@ -64,6 +67,34 @@ def test_blocks_equal_the_definition_of_attention(monkeypatch, name, before, que
     reference = torch.autograd.grad((expected * weight).sum(), segments)
     for item, other in zip(grad, reference, strict=True):
         torch.testing.assert_close(item, other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("window", [None, 7])
+def test_stacked_heads_equal_heads_in_groups(window):
+    """GPUs take this path; the arithmetic is the same on a CPU."""
+    query, key, value = parts_of(2, 20, 90, kernels.PLAIN)
+    attention = CausalAttention([70, 61], 20, 90)
+    grouped = attention(query, key, value, 0.3, LayerKind(window))
+    mask = attention._visible_keys(window)[:, None]
+    stacked = attention._fused_stacked(query, key, value, 0.3, mask)
+    torch.testing.assert_close(stacked, grouped)
+
+
+def test_a_long_row_after_a_short_beginning_computes_few_hidden_scores(monkeypatch):
+    """A row whose first tokens are shared needs a mask, with which the fused kernel computes hidden scores too."""
+    tokens, before = 2048, 64
+    query, key, value = (part.float() for part in parts_of(1, tokens - before, tokens, kernels.PLAIN))
+    scores = []
+    fused = kernels.scaled_dot_product_attention
+
+    def counted(query, key, *arguments, **options):
+        scores.append(query.shape[2] * key.shape[2])
+        return fused(query, key, *arguments, **options)
+
+    monkeypatch.setattr(kernels, "scaled_dot_product_attention", counted)
+    CausalAttention([before], tokens - before, tokens)(query, key, value, 0.3)
+    visible = sum(range(before + 1, tokens + 1))
+    assert sum(scores) < 1.15 * visible  # the whole row at once: 1.95
 
 
 @pytest.mark.parametrize("name", ["cap", "sinks and window"])

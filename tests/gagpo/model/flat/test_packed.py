@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gagpo.model.flat import packed
+from gagpo.model.flat import kernels, packed
 from gagpo.model.flat.attention import hidden_states, is_flat
 from gagpo.model.flat.packed import PackedRows, PackedTrees, build_branches
 from tests.agents.engines.families import FAMILIES, tiny
@@ -64,7 +64,7 @@ def apart_and_together(model, rows, blank=0):
 @pytest.mark.parametrize("blank", [0, 5])
 @pytest.mark.parametrize("worthwhile", [1, 2**16])
 def test_trees_give_the_results_of_separate_rows(tiny, monkeypatch, worthwhile, blank):
-    monkeypatch.setattr(packed, "WORTHWHILE", worthwhile)  # runs of like size, or one
+    monkeypatch.setattr(kernels, "WORTHWHILE", worthwhile)  # runs of like size, or one
     rows = rows_that_branch(np.random.default_rng(0), 300)
     assert sum(branch.new for branch in build_branches(rows)[1]) < 0.5 * sum(map(len, rows))
     for item, other in zip(*apart_and_together(tiny[0], rows, blank), strict=True):
