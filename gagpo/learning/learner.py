@@ -25,6 +25,7 @@ from gagpo.distributed.ranks import Ranks
 from gagpo.distributed.states import names_of
 from gagpo.learning.optimizer import Group, lr_scale, make_optimizer, parameter_groups
 from gagpo.learning.policy import TrainedPolicy, average_shards
+from gagpo.learning.sampled_kl import bounded_kl
 from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.learning.update import Updater, UpdateSettings, divergence
 from gagpo.model.dtypes import autocast
@@ -201,11 +202,16 @@ class Learner:
         # A function of seed and iteration: a resumed run draws the same mini-batches.
         rng = np.random.default_rng([settings.seed, iteration])
         metrics = self.updater.update(rows, credit, rng, controllers.controls)
-        self._bound_update(weights_before, rows, credit.tokens, metrics)
+        self._bound_update(weights_before, rows, credit.tokens, metrics, rng)
         return metrics
 
     def _bound_update(
-        self, weights_before: list[torch.Tensor], rows: Sequence[Row], tokens: int, metrics: Metrics
+        self,
+        weights_before: list[torch.Tensor],
+        rows: Sequence[Row],
+        tokens: int,
+        metrics: Metrics,
+        rng: np.random.Generator,
     ) -> None:
         """Scale the update down if it left the trust region."""
         steps = metrics["updates"]
@@ -215,9 +221,15 @@ class Learner:
         # A token's ratio is that of the step that read it last, before the step; after a single step all are 1.
         kl_before_last_step = divergence(np.log(self.updater.ratio_K)) if steps > 1 else None
         gap = metrics.get("mismatch_kl", 0.0)  # between sampler and trainer before any step
+        target_kl = self.settings.training.target_kl
+        assert target_kl is not None  # or steps would not be bounded
+
+        def measure() -> float:
+            return bounded_kl(rows, lambda some: -self.updater.score(some, tokens)[0], target_kl, gap, rng)
+
         self.controllers.bound_step(
             kl_before_last_step,
-            measure=lambda: divergence(-self.updater.score(rows, tokens)[0]) - gap,
+            measure=measure,
             shorten=lambda fraction: self.updater.scale_update(weights_before, fraction),
         )
 

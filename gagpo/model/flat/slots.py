@@ -170,7 +170,9 @@ class SlotCache:
         # Query heads that share a key head become query positions: grouped attention without repeating keys.
         query = query_THD.view(rows, self.heads, heads // self.heads, size)
         if not kind.fused:
-            out = materialized_attention(query, key, value, self._visible(kind.window), scale, kind, heads // self.heads)
+            out = materialized_attention(
+                query, key, value, self._visible(kind.window), scale, kind, heads // self.heads
+            )
             return out.reshape(rows, heads, size)
         if kind.window not in self._mask:
             self._mask[kind.window] = as_mask(self._visible(kind.window), query.dtype)
