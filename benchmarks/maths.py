@@ -1,15 +1,17 @@
 """Rates of the maths environment: ``python -m benchmarks.maths [--seconds 2] [--workers 2] [--json FILE]``.
 
-Verifications per second by kind of answer, side by side with the bare math-verify library in this same process;
+Verifications per CPU second by kind of answer, side by side with the bare math-verify library in this same process;
 environment steps; and how long a formula takes while a hostile answer is being compared.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import random
+import resource
 import statistics
 import threading
 import time
@@ -17,6 +19,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from gagpo.envs.math.calculator import calculate
 from gagpo.envs.math.env import MathEnv
@@ -54,18 +58,26 @@ def pairs(kind: str) -> Iterator[tuple[str, str]]:
 KINDS = ("integer", "fraction", "decimal", "mixed spelling", "words", "choice", "list", "point", "formula", "root")
 
 
-def rate(run: Callable[[], Any], seconds: float) -> float:
-    """Calls of ``run`` per second of wall time."""
+def cpu_seconds() -> float:
+    """CPU seconds of this process and its verifier processes, running and ended ones."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    running = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
+    children = ended.ru_utime + ended.ru_stime + sum(times.user + times.system for times in running)
+    return time.process_time() + children
+
+
+def rate(run: Callable[[], int], seconds: float) -> float:
+    """What the calls of ``run`` return in total, per CPU second, over so many seconds of wall time."""
     run()
-    count, begin = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - begin) < seconds:
-        run()
-        count += 1
-    return count / elapsed
+    count = 0
+    used, begin = cpu_seconds(), time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        count += run()
+    return count / (cpu_seconds() - used)
 
 
 def verification_rates(seconds: float, pool: VerifyPool) -> dict[str, dict[str, float]]:
-    """Per kind: our verifier and the bare library, verifications per second, and how often they agree."""
+    """Per kind: our verifier and the bare library, verifications per CPU second."""
     import logging
 
     from math_verify import parse, verify
@@ -75,36 +87,47 @@ def verification_rates(seconds: float, pool: VerifyPool) -> dict[str, dict[str, 
     for kind in KINDS:
         verifier, ours, theirs = Verifier(pool=pool), pairs(kind), pairs(kind)
 
-        def library(source: Iterator[tuple[str, str]] = theirs) -> bool:
+        def library(source: Iterator[tuple[str, str]] = theirs) -> int:
             gold, response = next(source)
-            return verify(parse(f"${gold}$"), parse(response))
+            verify(parse(f"${gold}$"), parse(response))
+            return 1
 
-        rates[kind] = {
-            "verifier": rate(lambda v=verifier, source=ours: v.verify(*next(source)), seconds),  # type: ignore[misc]
-            "math-verify": rate(library, seconds),
-        }
+        def own(verifier: Verifier = verifier, source: Iterator[tuple[str, str]] = ours) -> int:
+            verifier.verify(*next(source))
+            return 1
+
+        rates[kind] = {"verifier": rate(own, seconds), "math-verify": rate(library, seconds)}
     return rates
 
 
 def environment_rates(seconds: float) -> dict[str, float]:
-    """Steps per second of whole episodes played by the expert (resets included), and calculator calls."""
-    rates = {"calculator (3 * (4 + 5) / 7)": rate(lambda: calculate("3 * (4 + 5) / 7"), seconds)}
+    """Steps per CPU second of whole episodes played by the expert (resets included), and calculator calls."""
+
+    def calculation() -> int:
+        calculate("3 * (4 + 5) / 7")
+        return 1
+
+    rates = {"calculator (3 * (4 + 5) / 7)": rate(calculation, seconds)}
     for name, settings in {
         "step, with calculator": {},
         "step, single turn": {"attempts": 1, "tools": False},
     }.items():
         env = MathEnv(expert=True, **settings)  # type: ignore[arg-type]
         env.reset(seed=0)
-        steps, begin = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - begin) < seconds:
-            _, info = env.reset()
-            over = False
-            while not over:
-                _, _, terminated, truncated, info = env.step(info["expert_action"])
-                over = terminated or truncated
-                steps += 1
-        rates[name] = steps / elapsed
+        rates[name] = rate(functools.partial(_expert_steps, env), seconds)
     return rates
+
+
+def _expert_steps(env: MathEnv) -> int:
+    """Play an episode; the number of its steps."""
+    _, info = env.reset()
+    steps = 0
+    over = False
+    while not over:
+        _, _, terminated, truncated, info = env.step(info["expert_action"])
+        over = terminated or truncated
+        steps += 1
+    return steps
 
 
 def hostile_delays(workers: int, count: int = 40) -> dict[str, dict[str, float]]:
@@ -151,10 +174,10 @@ def main() -> None:
         results: dict[str, Any] = {"verifications": verification_rates(arguments.seconds, pool)}
     results["environment"] = environment_rates(arguments.seconds)
     results["hostile"] = {f"{n} workers": hostile_delays(n) for n in sorted({1, arguments.workers})}
-    print("verifications per second          verifier   math-verify")
+    print("verifications per CPU second      verifier   math-verify")
     for kind, row in results["verifications"].items():
         print(f"  {kind:<28}{row['verifier']:>12,.0f}{row['math-verify']:>14,.0f}")
-    print("per second")
+    print("per CPU second")
     for name, value in results["environment"].items():
         print(f"  {name:<28}{value:>12,.0f}")
     for workers, delays in results["hostile"].items():

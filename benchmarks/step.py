@@ -8,7 +8,8 @@ in which every answer is taken for one of the admissible commands, so that a mod
 other. One turn: 128 answers of up to 64 tokens. Many turns: 16 episodes of 15 answers of up to 8 tokens; TRL plays them
 through its ``environment_factory``, and the tool call that it looks for in an answer is put there. Both begin in turn,
 and the first iteration of each is left out. With ``--model`` a pretrained model takes the place of a small one of
-random weights; one turn is 32 answers, and many turns are 4 episodes. Needs TRL (extra ``dev``).
+random weights; one turn is 32 answers, and many turns are 4 episodes. The goals are a table of ``lab/speed.md``. Needs
+TRL (extra ``dev``).
 """
 
 from __future__ import annotations
@@ -45,8 +46,6 @@ TEMPLATE = (  # that of small models, and what TRL wants to see of tools
     "{% endfor %}{{ message['content'] + '<|end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-GOALS = {1: 1.3, 15: 3.0}  # times as fast, by turns
-PRETRAINED_GOALS = {1: 1.5, 15: 10.0}
 ROWS = 16  # of a forward pass of TRL; as many tokens of ours
 
 
@@ -214,15 +213,13 @@ def main() -> int:
         parser.error(f"--iterations must be at least 2, because the first is left out (got {options.iterations})")
     require_package("trl", "dev")
     results = []
-    goals = PRETRAINED_GOALS if options.model else GOALS
     for turns in options.turns:
         found = measure(turns, options.iterations, options.rounds, options.model)
         results.append(found)
-        met = "met" if found["ratio"] >= goals[turns] else "missed"
-        print(f"{turns:>3} turns  {found['ratio']:.2f} times as fast; goal {goals[turns]}, {met}", flush=True)
+        print(f"{turns:>3} turns  {found['ratio']:.2f} times as fast", flush=True)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    return int(any(found["ratio"] < goals[found["turns"]] for found in results))
+    return 0
 
 
 gymnasium.register(ENV, entry_point=Wander)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ def bounded_kl(
     gap: float,
     rng: np.random.Generator,
 ) -> float:
-    """KL(sampling policy || updated policy) in nats per token, exact unless a sample shows that it is far below ``limit``.
+    """KL(sampling policy || updated policy), nats per token; exact unless a sample shows it far below ``limit``.
 
     log_ratios: new less old log-probabilities of all response tokens, of which those of the given rows are read.
     gap: what the KL was before the update, from rounding in the sampler; subtracted.
