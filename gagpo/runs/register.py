@@ -82,7 +82,7 @@ SECTIONS = {
         Metric("failed_episodes", "count", "Episodes whose environment broke; they are not trained on."),
         Metric("restarted_episodes", "count", "Episodes restarted because their worker died."),
         Metric("rewritten_answers", "count",
-               "Answers that programs sent back altered; each starts a new row. Only with agent programs."),
+               "Answers that programs sent back altered; each starts a new row. Only with programs."),
         Metric("environment_restarts", "count", "Workers replaced since the run began."),
         Metric("sampling_rounds", "count", "Rounds of dynamic sampling that the batch took; 1 without it."),
         Metric("staleness_mean", "updates",
