@@ -101,6 +101,7 @@ def test_a_run_of_two_is_started_by_either(tmp_path, warm_model, torchrun):
     assert output.count("run folder:") == output.count("report:") == 1
     result = tmp_path / "runs" / "corridor"
     assert (result / "report.html").exists()
+    assert "training.unsharded=all" in output and RunFolder.open(result).settings.training.unsharded == "all"
     train(RunFolder.new(tmp_path / "one", load(config)), quiet=True)
     require_same_run(tmp_path / "one", result)
 
