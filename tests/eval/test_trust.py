@@ -42,8 +42,8 @@ OTHERS = {
     "terminal/backends/remote_step.py",
     "gateway/json_values.py",
 }
-"""Files that import an id, which is checked as one; a registered game; modules that the package itself names; a file that
-it wrote into a sandbox itself; and JSON, which is read by a function of an importer's name."""
+"""Files that import an id, which is checked as one; a registered game; modules that the package itself names; a file
+that it wrote into a sandbox itself; and JSON, which is read by a function of an importer's name."""
 
 
 def listed(env_id: str) -> set[str]:
