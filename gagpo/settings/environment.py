@@ -80,7 +80,7 @@ class EnvironmentSettings(Options):
 
     id: str = Field(
         description="a registered id, module:Name-v0 or module:Class of a file in the working directory, "
-        f"or an id that begins with {', '.join(resolvers())}"
+        f"or an id that begins with {', '.join(resolvers())} before a name"
     )
     split: str = Field("train", description="split to train on")
     kwargs: Kwargs = Field({}, description="arguments of the environment's constructor")
