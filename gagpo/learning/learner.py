@@ -225,7 +225,7 @@ class Learner:
         assert target_kl is not None  # or steps would not be bounded
 
         def measure() -> float:
-            return bounded_kl(rows, lambda some: -self.updater.score(some, tokens)[0], target_kl, gap, rng)
+            return bounded_kl(rows, lambda sample: -self.updater.score(sample, tokens)[0], target_kl, gap, rng)
 
         self.controllers.bound_step(
             kl_before_last_step,

@@ -61,12 +61,18 @@ def similar_runs(sizes: Sequence[tuple[int, int]]) -> list[slice]:
     sizes: queries and keys of each row, sorted.
     """
     runs: list[slice] = []
-    begin = most = longest = scores = 0
+    begin = longest_queries = longest_keys = scores = 0
     for end, (queries, keys) in enumerate(sizes):
-        most, longest, scores = max(most, queries), max(longest, keys), scores + queries * keys
-        if end > begin and (end + 1 - begin) * most * longest > max(WORTHWHILE, UNEVEN * scores):
+        longest_queries = max(longest_queries, queries)
+        longest_keys = max(longest_keys, keys)
+        scores += queries * keys
+        padded = (end + 1 - begin) * longest_queries * longest_keys
+        if end > begin and padded > max(WORTHWHILE, UNEVEN * scores):
             runs.append(slice(begin, end))
-            begin, most, longest, scores = end, queries, keys, queries * keys
+            begin = end
+            longest_queries = queries
+            longest_keys = keys
+            scores = queries * keys
     return [*runs, slice(begin, len(sizes))]
 
 
@@ -152,9 +158,15 @@ class CausalAttention:
         for begin in range(0, self.queries, FUSED_BLOCK):
             end = min(begin + FUSED_BLOCK, self.queries)
             first, last = self._key_range(begin, end, window)
-            block_mask = mask[:, :, begin:end, first:last]
-            parts = (query[:, :, begin:end], key[:, :, first:last], value[:, :, first:last])
-            blocks.append(scaled_dot_product_attention(*parts, block_mask, scale=scale, enable_gqa=grouped))
+            out = scaled_dot_product_attention(
+                query[:, :, begin:end],
+                key[:, :, first:last],
+                value[:, :, first:last],
+                mask[:, :, begin:end, first:last],
+                scale=scale,
+                enable_gqa=grouped,
+            )
+            blocks.append(out)
         return torch.cat(blocks, 2) if len(blocks) > 1 else blocks[0]
 
     def _fused_stacked(self, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ class SlotCache:
             runs = similar_runs(list(zip(new_B[order_B].tolist(), length_B[order_B].tolist(), strict=True)))
         self._runs: list[tuple[slice | Tensor, CausalAttention]] = []
         self._run_queries: list[int] = []
-        query_places: list[np.ndarray] = []
+        query_indices: list[np.ndarray] = []
         answer_T = np.zeros(int(new_B.sum()), np.int64)
         padded = 0
         for run in runs:
@@ -107,21 +107,21 @@ class SlotCache:
             queries, keys = int(new_B[rows_R].max()), int(length_B[rows_R].max())
             # Padding on the right repeats a row's last token; its outputs are read nowhere.
             offset_RQ = np.minimum(np.arange(queries), new_B[rows_R, None] - 1)
-            query_places.append((first_B[rows_R, None] + offset_RQ).ravel())
-            for place, row in enumerate(rows_R.tolist()):
-                answer_T[first_B[row] : first_B[row] + new_B[row]] = padded + place * queries + np.arange(new_B[row])
-            padded += len(rows_R) * queries
+            query_indices.append((first_B[rows_R, None] + offset_RQ).ravel())
+            for row in rows_R.tolist():
+                answer_T[first_B[row] : first_B[row] + new_B[row]] = padded + np.arange(new_B[row])
+                padded += queries
             self._run_queries.append(len(rows_R) * queries)
             slots_R = slot_B[rows_R]
             attention = CausalAttention(start_B[rows_R].tolist(), queries, keys, self.device)
             # Slots that follow each other are a view of the cache; others are gathered, which copies them.
             follow = bool((np.diff(slots_R) == 1).all())
             self._runs.append((slice(slots_R[0], slots_R[-1] + 1) if follow else self._index(slots_R), attention))
-        self._query_Q = self._index(np.concatenate(query_places))
+        self._query_Q = self._index(np.concatenate(query_indices))
         self._answer_T = self._index(answer_T)
 
-    def _index(self, places: np.ndarray) -> Tensor:
-        return torch.as_tensor(places, dtype=torch.long, device=self.device)
+    def _index(self, indices: np.ndarray) -> Tensor:
+        return torch.as_tensor(indices, dtype=torch.long, device=self.device)
 
     def plan_step(self, position_S: Tensor, keys: int) -> None:
         """Let the next forward pass append one token to each of the first slots and read ``keys`` tokens of each.
