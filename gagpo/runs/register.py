@@ -170,7 +170,7 @@ SECTIONS = {
         Metric("apmpo_exponent", "exponent", "APMPO's exponent, mean over task groups."),
         Metric("apmpo_radius", "ratio", "APMPO's upper clip radius, mean over task groups."),
         Metric("step_kl", "nats per token",
-               "KL from the sampling policy to the updated one, if measured; a sample's if far below target."),
+               "KL from the sampling policy to the updated one, if measured; estimated far below target."),
         Metric("target_kl_scale", "share", "Share of the update that the trust region kept."),
         Metric("lr_scale", "ratio", "Factor of the trust region on the learning rate."),
         Metric("agpo_kl", "nats per token", "AGPO's running KL, which its radius follows."),
