@@ -248,7 +248,7 @@ def differences(results: list[dict[str, Any]]) -> Table:
         for name in ("gathered", "reduced", "episodes"):
             expected, number = result[f"{name}_expected"], result[name]
             off = f"{number / expected - 1:+.1%}" if expected else "equal" if number == 0.0 else "differs"
-            rows.append([result["ranks"], name, f"{number:,.0f}", f"{expected:,.0f}", off])
+            rows.append([f"{result['ranks']}", name, f"{number:,.0f}", f"{expected:,.0f}", off])
     return Table(["ranks", "bytes", "measured", "formula", "difference"], rows, words=(1,))
 
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gagpo.base.errors import GagpoError
+from gagpo.base.extras import pip_install
 from gagpo.base.separation import system_call_filter
 
 NAMESPACES = (
@@ -52,7 +53,8 @@ def require_program() -> None:
     """Raises SandboxUnavailable if bubblewrap is not installed."""
     if not program():
         raise SandboxUnavailable(
-            "bubblewrap is not installed: apt-get install bubblewrap, or pip install 'gagpo[terminal]'"
+            "bubblewrap is not installed",
+            advice=f"apt-get install bubblewrap, or {pip_install('gagpo[terminal]')}",
         )
 
 

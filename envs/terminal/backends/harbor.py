@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from gagpo.base.errors import InvalidArgument, MissingPackage
+from gagpo.base.extras import pip_install
 from gagpo.base.sandbox import SandboxUnavailable
 from gagpo.envs.terminal.backends.base import (
     VARIABLES,
@@ -65,9 +66,9 @@ def load_harbor() -> Harbor:
         )
     except ImportError as error:
         raise MissingPackage(
-            f"backend=harbor:NAME needs the package harbor, on Python 3.12 or later: pip install 'gagpo[harbor]' "
-            f"({error})",
+            f"backend=harbor:NAME needs the package harbor, on Python 3.12 or later ({error})",
             key="backend",
+            advice=pip_install("gagpo[harbor]"),
         ) from None
 
 

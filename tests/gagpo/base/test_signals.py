@@ -15,7 +15,7 @@ from gagpo.base.errors import Terminated
 from gagpo.base.signals import AGAIN, AGAIN_SECONDS, Signals, accept
 
 ERRORS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
-ENOUGH = 4.0  # seconds
+ENOUGH = 20.0  # seconds that a test would wait if no signal arrived
 
 
 class Destroyed:

@@ -91,7 +91,7 @@ def harbor(tmp_path, monkeypatch, sandbox):
 
 
 def test_a_missing_package_is_named_with_its_extra():
-    with pytest.raises(MissingPackage, match=r"pip install 'gagpo\[harbor\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install -c constraints.txt -e '.\[harbor\]'"):
         TerminalEnv(backend="harbor:daytona", image="python:3.12")
 
 
