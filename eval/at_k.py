@@ -308,12 +308,12 @@ def read_ks(text: str | None) -> list[int] | None:
     """
     if text is None:
         return None
-    texts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch("0*[1-9][0-9]{0,5}", part) for part in texts):
+    texts = [number.strip() for number in text.split(",")]
+    if not all(re.fullmatch("0*[1-9][0-9]{0,5}", number) for number in texts):
         raise InvalidArgument(
             f"--pass-at must be whole numbers of at least 1 such as 1,8,64 (got {text!r:.40})", key="--pass-at"
         )
-    return sorted({int(part) for part in texts})
+    return sorted({int(number) for number in texts})
 
 
 def at_k_record(result: EvalResult, ks: Sequence[int]) -> dict[str, dict[str, dict[str, float]]]:

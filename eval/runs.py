@@ -258,4 +258,4 @@ def trailing_mean(values: Sequence[float], window: int) -> list[float]:
     [1.0, 1.5, 2.5, 4.5]
     """
     windows = (values[max(0, end - window) : end] for end in range(1, len(values) + 1))
-    return [math.fsum(part) / len(part) for part in windows]
+    return [math.fsum(values_within) / len(values_within) for values_within in windows]

@@ -43,7 +43,7 @@ class MeasureStudy:
         header = ["difference" if name.startswith("minus ") else name for name in table.header]
         rows = [[cell.replace("±", "+-") for cell in row] for row in table.rows]
         tables = replace(table, header=header, rows=rows).split(width, keys=2)
-        return [line for part in tables for line in ("", *part.lines(width))][1:]
+        return [line for narrow in tables for line in ("", *narrow.lines(width))][1:]
 
     def caption(self, study: Study) -> str:
         """The caption of :meth:`table` in a paper. study: of the same runs."""

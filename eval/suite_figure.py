@@ -26,14 +26,14 @@ def plot_suites(suites: Mapping[str, SuiteResult], output: Path) -> Path:
     for number, (label, suite) in enumerate(suites.items()):
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         intervals = [*(result.success for result in suite.results.values()), suite.mean]
-        places = [step * row + number for row in range(len(names))]
-        axis.hlines(places, [100 * each.low for each in intervals], [100 * each.high for each in intervals],
+        heights = [step * row + number for row in range(len(names))]
+        axis.hlines(heights, [100 * each.low for each in intervals], [100 * each.high for each in intervals],
                     color=colour, linewidth=1.6, alpha=0.6)  # fmt: skip
         values = [100 * each.value for each in intervals]
-        axis.plot(values, places, marker, color=colour, markersize=5, linestyle="none", label=literal(label))
-        for value, place in zip(values, places, strict=True):
+        axis.plot(values, heights, marker, color=colour, markersize=5, linestyle="none", label=literal(label))
+        for value, height in zip(values, heights, strict=True):
             text = f"{value:.1f} %"
-            axis.annotate(text, (103, place), va="center", fontsize=8, color=colour, annotation_clip=False)
+            axis.annotate(text, (103, height), va="center", fontsize=8, color=colour, annotation_clip=False)
     plain_axes(axis)
     axis.set_xlim(-2, 102)
     axis.set_ylim(step * len(names) - 1, -1)  # the first task set on top

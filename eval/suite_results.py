@@ -142,9 +142,9 @@ def mean_of(intervals: Sequence[Interval]) -> Interval:
     Zou & Donner (2008): exact intervals of the parts, which need not be symmetric, give that of a sum.
     """
     count = len(intervals)
-    value = math.fsum(part.value for part in intervals) / count
-    low = value - math.hypot(*(part.value - part.low for part in intervals)) / count
-    high = value + math.hypot(*(part.high - part.value for part in intervals)) / count
+    value = math.fsum(interval.value for interval in intervals) / count
+    low = value - math.hypot(*(interval.value - interval.low for interval in intervals)) / count
+    high = value + math.hypot(*(interval.high - interval.value for interval in intervals)) / count
     return Interval(value, low, high, intervals[0].level)
 
 

@@ -98,7 +98,7 @@ def _changed_arguments(environment: str, kwargs: Mapping[str, object]) -> list[s
         if value == default:
             continue
         inner = value.items() if isinstance(value, dict) and value else None
-        texts += [f"{name}.{key}={part}" for key, part in inner] if inner else [f"{name}={value}"]
+        texts += [f"{name}.{key}={item}" for key, item in inner] if inner else [f"{name}={value}"]
     return texts
 
 

@@ -58,8 +58,8 @@ def _contains(text: str, answer: object) -> bool:
     """Whether ``text`` contains ``answer`` as whole words."""
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
         return False
-    words = str(answer).strip()
-    return bool(words) and re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
+    phrase = str(answer).strip()
+    return bool(phrase) and re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text) is not None
 
 
 def _keys(observation: object) -> Iterator[str]:

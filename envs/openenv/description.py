@@ -165,7 +165,7 @@ def addresses(url: str) -> Sequence[str]:
     Raises:
         InvalidArgument: an address is missing, doubled or of another kind.
     """
-    urls = [part.strip().rstrip("/") for part in url.split(",")]
+    urls = [segment.strip().rstrip("/") for segment in url.split(",")]
     for address in urls:
         if not address.startswith(("http://", "https://")):
             raise InvalidArgument(

@@ -106,8 +106,8 @@ def _checked_row(where: str, text: str, split: str | None, columns: Mapping[str,
             del content["split"]
         nonfinite = _nonfinite(content)
         if nonfinite is not None:
-            place, number = nonfinite
-            raise InvalidArgument(f"{place.removeprefix('.')} must be a finite number, text or null (got {number})")
+            location, number = nonfinite
+            raise InvalidArgument(f"{location.removeprefix('.')} must be a finite number, text or null (got {number})")
         return _TaskRow.model_validate(content), content
     except ValidationError as error:
         key, message, _ = problems(error)[0]

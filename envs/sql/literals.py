@@ -39,14 +39,14 @@ def literals_of(sql: str, columns: Collection[str]) -> dict[str, list[Any]]:
 
 def _joined(sql: str) -> list[str]:
     """The tokens, with those of a decimal number joined."""
-    parts: list[str] = []
+    joined: list[str] = []
     for token in tokens(sql):
-        number = len(parts) > 1 and parts[-1] == "." and parts[-2].isdigit() and token.isdigit()
+        number = len(joined) > 1 and joined[-1] == "." and joined[-2].isdigit() and token.isdigit()
         if number:
-            parts[-2:] = [f"{parts[-2]}.{token}"]
+            joined[-2:] = [f"{joined[-2]}.{token}"]
         else:
-            parts.append(token)
-    return parts
+            joined.append(token)
+    return joined
 
 
 def _name(token: str) -> str:

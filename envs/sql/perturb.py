@@ -211,19 +211,19 @@ class _TableFiller:
         """A row like ``template``; None if a column needs a value and has no unused one."""
         values: dict[int, Any] = {}
         for link in self._table.links:
-            for place, value in zip(link.columns, self._key(link, template), strict=True):
-                values.setdefault(place, value)
-        for place, column in enumerate(self._columns):
-            if place not in values:
-                values[place] = column.draw(template[place])
-            if values[place] is None and not column.optional:
+            for index, value in zip(link.columns, self._key(link, template), strict=True):
+                values.setdefault(index, value)
+        for index, column in enumerate(self._columns):
+            if index not in values:
+                values[index] = column.draw(template[index])
+            if values[index] is None and not column.optional:
                 return None
-        return tuple(values[place] for place in range(len(self._columns)))
+        return tuple(values[index] for index in range(len(self._columns)))
 
     def _key(self, link: ForeignKey, template: Row) -> Row:
         """A key of the parent for a row: the same as before or another; none where there is no parent."""
-        before = tuple(template[place] for place in link.columns)
-        columns = [self._columns[place] for place in link.columns]
+        before = tuple(template[index] for index in link.columns)
+        columns = [self._columns[index] for index in link.columns]
         optional = all(column.optional for column in columns)
         if optional and self._table.rows and None in before and self._rng.random() < 0.8:
             return before

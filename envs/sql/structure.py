@@ -196,9 +196,9 @@ def _implied_links(
     sample_size: the number of rows of a table of which others may be left out.
     """
     links: list[ForeignKey] = []
-    for place, column in enumerate(columns[table]):
-        values = {row[place] for row in rows[table]} - {None}
-        if (place,) in declared or not values:
+    for number, column in enumerate(columns[table]):
+        values = {row[number] for row in rows[table]} - {None}
+        if (number,) in declared or not values:
             continue
         for parent, parent_columns in columns.items():
             keys = [
@@ -208,14 +208,14 @@ def _implied_links(
                 continue
             key_values = {row[keys[0]] for row in rows[parent]}
             if len(rows[parent]) == sample_size or (values <= key_values and not (column.key and values == key_values)):
-                links.append(ForeignKey((place,), parent, (keys[0],)))
+                links.append(ForeignKey((number,), parent, (keys[0],)))
                 break
     return links
 
 
 def _is_named_after(column: TableColumn, parent: str, key: TableColumn) -> bool:
     """Whether a column is named like a key: ``singer_id`` like ``singer_id``, and like ``id`` of ``singers``."""
-    name, parent_name, key_name = (part.lower().replace("_", "") for part in (column.name, parent, key.name))
+    name, parent_name, key_name = (text.lower().replace("_", "") for text in (column.name, parent, key.name))
     if name == key_name:
         return key_name != "id"
     return name in (f"{parent_name}{key_name}", f"{parent_name.removesuffix('s')}{key_name}")

@@ -156,13 +156,13 @@ def _other_text(text: str, rng: random.Random, texts: Sequence[str]) -> str:
             return f"{date + datetime.timedelta(rng.randint(-400, 400))}{day[4]}"
         except (ValueError, OverflowError):
             return text
-    if any(sign.isdecimal() for sign in text):
-        return "".join(str(rng.randint(1, 9)) if sign in "123456789" else sign for sign in text)
+    if any(character.isdecimal() for character in text):
+        return "".join(str(rng.randint(1, 9)) if character in "123456789" else character for character in text)
     tokens = text.split(" ")
     other_words = rng.choice(texts).split(" ")
     if len(tokens) > 1 and len(other_words) > 1 and rng.random() < 0.7:
         return " ".join([*tokens[:-1], other_words[-1]])
-    indices = [index for index, sign in enumerate(text) if sign.isalpha()]
+    indices = [index for index, character in enumerate(text) if character.isalpha()]
     if not indices:
         return text + rng.choice("abcdefgh")
     index = rng.choice(indices)

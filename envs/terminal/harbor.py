@@ -203,10 +203,10 @@ def folder_tree(root: Path) -> dict[str, Node]:
     tree: dict[str, Node] = {}
     if root.is_symlink() or not root.is_dir():
         raise BadTaskFolder(f"{root} is no folder")
-    for place, folders, names in os.walk(root):
-        relative = Path(place).relative_to(root)
+    for parent, folders, names in os.walk(root):
+        relative = Path(parent).relative_to(root)
         for name in [*folders, *names]:
-            path = Path(place) / name
+            path = Path(parent) / name
             key = (relative / name).as_posix()
             if path.is_symlink():
                 tree[key] = link(os.readlink(path))

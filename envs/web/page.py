@@ -57,7 +57,7 @@ class Line:
             texts.append(f'= "{self.value}"')
         if self.states:
             texts.append(f"({', '.join(self.states)})")
-        return " ".join(part for part in texts if part)
+        return " ".join(segment for segment in texts if segment)
 
     @property
     def usable(self) -> bool:

@@ -66,8 +66,8 @@ class UpdatedPages:
         self._state: object = None
         self._sources: dict[tuple[int, Path], EpisodeFile] = {}
         self._shards: set[str] = set()  # of the index before this one, which a page may still use
-        with durable.replacing_folder(output.resolve(), flushed=False) as part:
-            write_pages(part)
+        with durable.replacing_folder(output.resolve(), flushed=False) as target:
+            write_pages(target)
 
     @property
     def page(self) -> Path:

@@ -149,10 +149,10 @@ class Registry(Generic[Registered]):
                 raise
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             raise InvalidArgument(f"{title}: importing {module!r} fails: {reason}") from error
-        for part in attribute.split("."):
-            if not hasattr(value, part):
+        for step in attribute.split("."):
+            if not hasattr(value, step):
                 raise InvalidArgument(f"{title}: module {module!r} has no {attribute!r}")
-            value = getattr(value, part)
+            value = getattr(value, step)
         return cast(Registered, value)
 
 

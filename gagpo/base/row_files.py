@@ -67,8 +67,8 @@ def file_rows(path: Path, expected: str = "'problem' and 'answer'") -> Iterator[
         BadRow: the file as a whole cannot be read, such as a CSV file in which a quote is not closed.
     """
     if not path.is_file():
-        form = "a header and one row" if suffix_of(path) in (".csv", ".tsv") else "one JSON object"
-        raise DataMissing(f"no file {path}: write {form} per line with {expected}")
+        wanted_form = "a header and one row" if suffix_of(path) in (".csv", ".tsv") else "one JSON object"
+        raise DataMissing(f"no file {path}: write {wanted_form} per line with {expected}")
     readers = {".parquet": _parquet_rows, ".csv": _csv_rows, ".tsv": _csv_rows}
     require_readable(path)
     try:

@@ -88,7 +88,7 @@ def model_files(folder: Path) -> tuple[list[str], list[str]]:
     except manifest.ManifestError as error:
         raise PushError(f"cannot push: {error}") from None
     paths = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-    names = [str(path) for path in paths if not any(part.startswith(".") for part in path.parts)]
+    names = [str(path) for path in paths if not any(segment.startswith(".") for segment in path.parts)]
     uploaded = [name for name in names if MODEL_FILE.fullmatch(name)]
     return uploaded, [name for name in names if name not in uploaded]
 

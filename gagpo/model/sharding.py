@@ -78,14 +78,14 @@ def shard(
     # Pinned memory is copied to a GPU while it computes; without a GPU there is nothing to pin it for.
     offload_policy = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
     half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    whole = MixedPrecisionPolicy(cast_forward_inputs=False)
-    policy = half if precision == "bfloat16" else whole
+    unit_precision = MixedPrecisionPolicy(cast_forward_inputs=False)
+    policy = half if precision == "bfloat16" else unit_precision
     for block in blocks_of(model):
         # Freed layers are gathered again in the backward pass: memory is paid with half as many bytes more.
         free = unsharded != "all"
         fully_shard(block, mesh=mesh, mp_policy=policy, offload_policy=offload_policy, reshard_after_forward=free)
     if head is not None:
-        fully_shard(head, mesh=mesh, mp_policy=whole, offload_policy=offload_policy)
+        fully_shard(head, mesh=mesh, mp_policy=unit_precision, offload_policy=offload_policy)
     unit = ShardedUnit(*(module for module in (model, head) if module is not None))
     trained = any(parameter.requires_grad for parameter in unit.parameters())
     fully_shard(unit, mesh=mesh, mp_policy=policy, offload_policy=offload_policy, reshard_after_forward=not trained)

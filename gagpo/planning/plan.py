@@ -237,8 +237,8 @@ def plan(
     states = (4 + MOMENTS + 4 * settings.training.ema) * trained
     keep = settings.training.max_checkpoints
     best = float(settings.training.best_metric is not None)
-    most = states * (keep + 1 + best)  # a new checkpoint is complete before the oldest is removed
-    disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": most}
+    disk_total = states * (keep + 1 + best)  # a new checkpoint is complete before the oldest is removed
+    disk = {"checkpoint": float(states), "keep": float(keep), "best": best, "most": disk_total}
     shards = settings.processes // Cluster(machines, settings.processes // machines).replicas(settings)
     sharded = settings.model_copy(update={"processes": shards})
     segments = [

@@ -202,7 +202,7 @@ def _reason(key: str, details: Sequence[ErrorDetails]) -> str:
 def _origin(key: str, where: str, overrides: Sequence[str]) -> str:
     """The origin of a wrong value: the last override of ``key``, of a part or of its section; else ``where``."""
     for override in reversed(overrides):
-        place = override.partition("=")[0]
-        if not key or f"{place}.".startswith(f"{key}.") or f"{key}.".startswith(f"{place}."):
+        overridden = override.partition("=")[0]
+        if not key or f"{overridden}.".startswith(f"{key}.") or f"{key}.".startswith(f"{overridden}."):
             return f"override {override!r:.80}"
     return where

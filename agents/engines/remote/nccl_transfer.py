@@ -373,9 +373,9 @@ class GroupCalls:
 
 def address_towards(url: str) -> str:
     """The address of this machine on the way to the server at ``url``; no packet is sent."""
-    parts = urlsplit(url)
+    split_url = urlsplit(url)
     family, socket_kind, protocol, _, address = socket.getaddrinfo(
-        parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
+        split_url.hostname, split_url.port or 80, type=socket.SOCK_DGRAM
     )[0]
     with socket.socket(family, socket_kind, protocol) as probe:
         probe.connect(address)

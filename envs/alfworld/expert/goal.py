@@ -84,7 +84,7 @@ def _by_words(plain: str, receptacles: set[str]) -> HouseholdGoal | None:
     lamp = _mentions(plain, {name: object_names[name] for name in lamps})
     if lamp or re.search(r"\b(?:lamp|light)\b", plain):
         return HouseholdGoal(object_types[0], operation="light", lamp=lamp[0] if lamp else "lamp")
-    camel = {place.lower(): place for room in ROOMS.values() for place in room.ranges}
+    camel = {receptacle.lower(): receptacle for room in ROOMS.values() for receptacle in room.ranges}
     receptacle_names = {name: _pattern(camel.get(name, name)) for name in receptacles}
     # All patterns compete, so that "toilet paper" does not mention a toilet.
     targets = [name for name in _mentions(plain, object_names | receptacle_names) if name in receptacle_names]

@@ -120,9 +120,9 @@ def things(rng: RandomStream, room: Room, object_type: str, two_objects: bool) -
     """The types of the objects of a room, one for each object, wanted ones first."""
     object_types = [object_type] * rng.between(2 if two_objects else 1, MAX_TARGET_OBJECTS)
     for candidates, odds in ((room.everyday, USUAL[room.name]), (room.further, FURTHER)):
-        for kind in candidates:
-            if rng.chance(*odds) and kind != object_type:
-                object_types += [kind] * rng.between(1, MAX_OTHER_OBJECTS)
+        for item_type in candidates:
+            if rng.chance(*odds) and item_type != object_type:
+                object_types += [item_type] * rng.between(1, MAX_OTHER_OBJECTS)
     return object_types
 
 

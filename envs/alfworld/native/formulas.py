@@ -207,18 +207,18 @@ def plan(
     while remaining:
         atom = min(remaining, key=cost)
         remaining.remove(atom)
-        places: dict[str, int] = {}
+        indices: dict[str, int] = {}
         repeated = []
         for position, name in enumerate(atom.args):
             if name in types and name not in bound_names:
-                if name in places:
-                    repeated.append((places[name], position))
+                if name in indices:
+                    repeated.append((indices[name], position))
                 else:
-                    places[name] = position
-        positions = tuple(i for i, name in enumerate(atom.args) if name not in places)
-        fresh = tuple((position, name, types[name]) for name, position in places.items())
+                    indices[name] = position
+        positions = tuple(i for i, name in enumerate(atom.args) if name not in indices)
+        fresh = tuple((position, name, types[name]) for name, position in indices.items())
         keys = tuple(atom.args[i] for i in positions)
         steps.append(Match(atom.predicate, atom.predicate in fluents, positions, keys, fresh, tuple(repeated)))
-        bound_names |= set(places)
+        bound_names |= set(indices)
     steps += [TypeScan(name, types[name]) for name in types if name not in bound_names]
     return tuple(steps)

@@ -97,11 +97,11 @@ class Narration:
 
     def _value(self, symbol: Value, scope: Scope) -> Compiled:
         """An expression; its value for an object never changes, so it is computed once."""
-        places = {name: at for at, (name, _) in enumerate(scope)}  # the last placeholder of a name counts
-        unknown = next((name for name in symbol.names if name not in places), None)
+        indices = {name: at for at, (name, _) in enumerate(scope)}  # the last placeholder of a name counts
+        unknown = next((name for name in symbol.names if name not in indices), None)
         if symbol.fault or unknown is not None:
             raise GameError(symbol.fault or f"expression {symbol.source!r}: unknown name {unknown}")
-        placeholders = frozenset(scope[places[name]] for name in symbol.names)
+        placeholders = frozenset(scope[indices[name]] for name in symbol.names)
         names = symbol.names
         source = symbol.source
 
@@ -112,7 +112,7 @@ class Narration:
                 raise GameError(f"the object {error} takes part in an action but in no fact") from None
 
         if len(names) == 1:
-            at = places[names[0]]
+            at = indices[names[0]]
 
             def render_object(env: Env, static: StaticFacts, state: State) -> str:
                 entity = env[at]
@@ -123,7 +123,7 @@ class Narration:
                 return text
 
             return Compiled(render_object, placeholders=placeholders)
-        positions = [places[name] for name in names]
+        positions = [indices[name] for name in names]
         return Compiled(
             lambda env, static, state: compute(static, tuple([env[i] for i in positions])), placeholders=placeholders
         )

@@ -78,8 +78,8 @@ class StaticFacts:
         self.entities = {id: Entity(id, self.types.get(id, "object"), text) for id, text in spoken.items()}
         self.steps_left = MAX_STEPS
         self.members: dict[str, set[str]] = {name: set() for name in domain.types}
-        for name, kind in problem.objects.items():
-            for type_name in (kind, *domain.types[kind]):
+        for name, object_type in problem.objects.items():
+            for type_name in (object_type, *domain.types[object_type]):
                 self.members[type_name].add(name)
         self.rows: dict[str, set[Row]] = {}
         self.initial: set[Fact] = set()
@@ -89,9 +89,9 @@ class StaticFacts:
                 self.initial.add(fact)
             else:
                 self.rows.setdefault(fact[0], set()).add(fact[1:])
-        for kind, names in self.members.items():
-            if kind not in domain.predicates:
-                self.rows[kind] = {(name,) for name in names}  # a type used as a predicate
+        for object_type, names in self.members.items():
+            if object_type not in domain.predicates:
+                self.rows[object_type] = {(name,) for name in names}  # a type used as a predicate
         self._indexes: dict[tuple[str, tuple[int, ...]], dict[Row, list[Row]]] = {}
         self.cache: dict[object, dict[Any, Any]] = {}
 

@@ -176,17 +176,19 @@ def _with_unit(number: Number, text_after: str, currency: str) -> Number | None:
     match = _UNIT.fullmatch(text_after)
     if match is None or number.base is not None:
         return None
-    words = re.sub(r"^of an? ", "", match["words"].strip(" .-"))
-    if (multiple := _multiplied(number, words, text_after, currency)) is not None:
+    unit_text = re.sub(r"^of an? ", "", match["words"].strip(" .-"))
+    if (multiple := _multiplied(number, unit_text, text_after, currency)) is not None:
         return multiple
-    if currency and words.startswith(("/", "per ")):
-        return replace(number, unit=unit(currency + (words if words[0] == "/" else f" {words}")) or unit(currency))
-    full_unit = unit(words)
-    if full_unit is not None and (text_after[0].isspace() or (len(words) > 1 and is_usual(words))):
-        return replace(number, unit=full_unit, multiple=LETTERS.get(words, 1))
+    if currency and unit_text.startswith(("/", "per ")):
+        return replace(
+            number, unit=unit(currency + (unit_text if unit_text[0] == "/" else f" {unit_text}")) or unit(currency)
+        )
+    full_unit = unit(unit_text)
+    if full_unit is not None and (text_after[0].isspace() or (len(unit_text) > 1 and is_usual(unit_text))):
+        return replace(number, unit=full_unit, multiple=LETTERS.get(unit_text, 1))
     # A noun says what was counted ("12 apples"); without a space, letters could be variables.
-    nouns = re.sub(r"\s+(\^|(?=squared))", r"\1", words.lower()).split()
-    if not text_after[0].isspace() or FUNCTION.search(words) or not all(map(_is_noun, nouns)):
+    nouns = re.sub(r"\s+(\^|(?=squared))", r"\1", unit_text.lower()).split()
+    if not text_after[0].isspace() or FUNCTION.search(unit_text) or not all(map(_is_noun, nouns)):
         return None
     if currency:
         noun_unit = unit(currency)

@@ -161,10 +161,15 @@ def _formula(text: str) -> Formula:
     if text.startswith(normalise.CURRENCY) and len(text) > 1:
         return Formula(text[1:].strip(), unit=unit("dollar"))
     match = None if r"\int" in text else _UNIT_AFTER.search(text)  # dm is a differential
-    words = normalise.plain(match[0]) if match else ""
-    unit_after = unit(words)
-    is_multiple = words in LETTERS and unit_after is None
-    if match and counts(words) and not is_multiple and (unit_after or match[1] or words.endswith(("unit", "units"))):
+    plain_text = normalise.plain(match[0]) if match else ""
+    unit_after = unit(plain_text)
+    is_multiple = plain_text in LETTERS and unit_after is None
+    if (
+        match
+        and counts(plain_text)
+        and not is_multiple
+        and (unit_after or match[1] or plain_text.endswith(("unit", "units")))
+    ):
         return Formula(text[: match.start()].strip(), unit=unit_after)
     return Formula(text)
 
@@ -280,9 +285,9 @@ def _environment(text: str, depth: int) -> Answer | None:
     """A function by cases, a system of equations, read as a list, or a matrix, perhaps with a factor."""
     if system := _SYSTEM.fullmatch(text):
         has_brace = system["kind"] == "cases" or system["brace"]
-        pieces = piecewise.rows(system["body"]) if has_brace else None
-        if pieces:
-            return piecewise.function(pieces, lambda part: _read(part, depth))
+        branches = piecewise.rows(system["body"]) if has_brace else None
+        if branches:
+            return piecewise.function(branches, lambda part: _read(part, depth))
         body = re.sub(r"&(?=\s*[=<>\\])|(?<==)\s*&", "", system["body"])
         lines = [line for line in (line.strip(" ,;") for line in body.split(r"\\")) if line]
         if "&" not in body and not system["name"] and all(map(relations.is_relation, lines)):
@@ -318,28 +323,28 @@ def _delimited(text: str, depth: int) -> Answer | None:
     if squeezed.lstrip("+-") == r"\infty":
         return MINUS_INFINITY if squeezed.startswith("-") else INFINITY
     if line := _LINE.fullmatch(text):
-        part = _PARTS_OF_THE_LINE.get(re.sub(r"[\s^_{}]", "", line["scripts"] or ""))
-        if part or not line["scripts"]:
-            if part:
-                return regions.half_line(part, Number(Fraction(0)), "")
+        selector = _PARTS_OF_THE_LINE.get(re.sub(r"[\s^_{}]", "", line["scripts"] or ""))
+        if selector or not line["scripts"]:
+            if selector:
+                return regions.half_line(selector, Number(Fraction(0)), "")
             return regions.real_line()
     minuend, *subtrahends = brackets.split(text, _MINUS)[0]
     if len(subtrahends) == 1 and minuend and subtrahends[0]:
         return _difference(minuend, _read(subtrahends[0], depth), depth)
     unions = brackets.split(text, _CUP)[0]
     if len(unions) > 1 and all(unions):
-        return Sequence(tuple(_read(part, depth) for part in unions), r"\cup", r"\cup")
+        return Sequence(tuple(_read(selector, depth) for selector in unions), r"\cup", r"\cup")
     if set_builder := _SET_BUILDER.fullmatch(text):
         return _read(set_builder[1], depth)
     if vector := _unit_vectors(text, depth):
         return vector
     opening, closing, inner = _brackets(_POINT.sub("", text) if "," in text else text)
-    parts = brackets.split(inner, relations.SEPARATOR)[0] if opening else [text]
-    if not opening or len(parts) > MAX_ITEMS or not all(parts):
+    entries = brackets.split(inner, relations.SEPARATOR)[0] if opening else [text]
+    if not opening or len(entries) > MAX_ITEMS or not all(entries):
         return None
-    if opening in ("(", r"\{") and any(map(relations.is_relation, parts)):  # (x = 3, y = 4), \{x > 0\}
+    if opening in ("(", r"\{") and any(map(relations.is_relation, entries)):  # (x = 3, y = 4), \{x > 0\}
         return _read(inner, depth)
-    items = tuple(_read(part, depth) for part in parts)
+    items = tuple(_read(selector, depth) for selector in entries)
     if len(items) == 1 and opening != r"\{":
         return items[0]
     rows = [item.items for item in items if isinstance(item, Sequence) and item.opening == "["]

@@ -84,16 +84,16 @@ def intersection(regions: list[Sequence], name: str) -> Sequence | None:
 def complement(region: Sequence, name: str) -> Sequence | None:
     """The rest of the real line."""
     sides = []
-    for piece in pieces(region):
-        low, high = piece.items
+    for region_interval in pieces(region):
+        low, high = region_interval.items
         if low == MINUS_INFINITY:
             below = None
         else:
-            below = interval(MINUS_INFINITY, low, "(", _OTHER_SIDE[piece.opening])
+            below = interval(MINUS_INFINITY, low, "(", _OTHER_SIDE[region_interval.opening])
         if high == INFINITY:
             above = None
         else:
-            above = interval(high, INFINITY, _OTHER_SIDE[piece.closing], ")")
+            above = interval(high, INFINITY, _OTHER_SIDE[region_interval.closing], ")")
         sides.append([side for side in (below, above) if side])
     if all(sides):
         return intersection([union(side, name) for side in sides], name)

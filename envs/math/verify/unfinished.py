@@ -155,8 +155,8 @@ def _has_like_terms(node: Any) -> bool:
         if bases & previous_parts:
             return True
         previous_parts |= bases
-    kinds = [term.as_coeff_Mul()[1] for term in terms]
-    return len({*kinds}) < len(kinds) or (0 in terms and not node.has(sympy.I))  # 0 + 2i is a usual form
+    term_bases = [term.as_coeff_Mul()[1] for term in terms]
+    return len({*term_bases}) < len(term_bases) or (0 in terms and not node.has(sympy.I))  # 0 + 2i is a usual form
 
 
 def _expand(term: Any) -> Any:

@@ -179,7 +179,10 @@ class HarborSandbox:
             self._stop()
             raise SandboxUnavailable(self._failure(error)) from None
         order = {"name": "write", "replace": replace, "folders": folders, "directory": directory, "dump": dump}
-        wire = [(_text(path), kind, mode, _text(content), changed) for path, kind, mode, content, changed in entries]
+        wire = [
+            (_text(path), entry_type, mode, _text(content), changed)
+            for path, entry_type, mode, content, changed in entries
+        ]
         self._last = self._order({**order, "entries": wire, **self._options(ORDER_SECONDS)}, ORDER_SECONDS)
         return str(self._last.get("state", ""))
 
@@ -187,8 +190,8 @@ class HarborSandbox:
         answer = self._order({"name": "tree"}, 0.0)
         try:
             return [
-                (_bytes(path), str(kind), int(mode), _bytes(content), int(changed))
-                for path, kind, mode, content, changed in answer["entries"]
+                (_bytes(path), str(entry_type), int(mode), _bytes(content), int(changed))
+                for path, entry_type, mode, content, changed in answer["entries"]
             ]
         except (KeyError, TypeError, ValueError):
             raise BadTree("the sandbox sent an invalid tree") from None

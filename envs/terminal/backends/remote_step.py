@@ -51,7 +51,9 @@ def entries() -> list[Any]:
     files = supervisor.read_tree("/app", b"app")
     if os.path.isdir("/logs"):
         files += supervisor.read_tree("/logs", b"logs")
-    return [(text(path), kind, mode, text(content), changed) for path, kind, mode, content, changed in files]
+    return [
+        (text(path), entry_type, mode, text(content), changed) for path, entry_type, mode, content, changed in files
+    ]
 
 
 def tree(order: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +70,9 @@ def write(order: dict[str, Any]) -> dict[str, Any]:
     for folder in ("/app", *order["folders"]):
         os.makedirs(folder, exist_ok=True)
     decode = base64.b64decode
-    supervisor.write_tree([(decode(p), kind, mode, decode(c), when) for p, kind, mode, c, when in order["entries"]])
+    supervisor.write_tree(
+        [(decode(p), entry_type, mode, decode(c), when) for p, entry_type, mode, c, when in order["entries"]]
+    )
     with open(STATE, "w") as file:
         json.dump({"dump": order["dump"], "directory": order["directory"]}, file)
     return run({**order, "command": text(b":")})
@@ -135,9 +139,9 @@ def describe() -> dict[bytes, tuple[str, int, bytes]]:
     """Contents, modes and links of the working folder, without times."""
     digest = supervisor.hashlib.sha256
     descriptions = {}
-    for path, kind, mode, content, _ in supervisor.read_tree("/app", b"app"):
+    for path, entry_type, mode, content, _ in supervisor.read_tree("/app", b"app"):
         content = supervisor.content_of_index(content) if path.endswith(b"/.git/index") else content
-        descriptions[path] = (kind, mode, digest(content).digest())
+        descriptions[path] = (entry_type, mode, digest(content).digest())
     return descriptions
 
 

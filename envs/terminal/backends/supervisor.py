@@ -167,7 +167,7 @@ def give_up_rights() -> None:
 
 def bound(limits: dict[str, int]) -> None:
     """Set the limits of this process and of all it starts."""
-    for kind, value in (
+    for resource_name, value in (
         (resource.RLIMIT_CPU, limits["cpu_seconds"]),
         (resource.RLIMIT_FSIZE, limits["file_size"]),
         (resource.RLIMIT_AS, limits["address_space"]),
@@ -177,9 +177,9 @@ def bound(limits: dict[str, int]) -> None:
         (resource.RLIMIT_MEMLOCK, 65536),
         (resource.RLIMIT_MSGQUEUE, 65536),
     ):
-        hard = resource.getrlimit(kind)[1]
+        hard = resource.getrlimit(resource_name)[1]
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (limit, limit))
+        resource.setrlimit(resource_name, (limit, limit))
 
 
 # Trees ----------------------------------------------------------------------------------------------------------------

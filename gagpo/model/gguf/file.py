@@ -77,14 +77,14 @@ def require_packages() -> None:
 def require_convertible(path: Path) -> None:
     """Raise ConversionError if a package is missing, or ``path`` or another part of it is not a GGUF file."""
     require_packages()
-    for part in parts_of(path):
+    for path_of_part in parts_of(path):
         try:
-            with open_bytes(part) as file:
+            with open_bytes(path_of_part) as file:
                 begin = file.read(len(MAGIC))
         except OSError as error:
-            raise ConversionError(f"{part} cannot be read ({error.strerror})") from None
+            raise ConversionError(f"{path_of_part} cannot be read ({error.strerror})") from None
         if begin != MAGIC:
-            raise ConversionError(f"{part} is not a GGUF file: it begins with {begin!r}")
+            raise ConversionError(f"{path_of_part} is not a GGUF file: it begins with {begin!r}")
 
 
 def stem_of(path: Path) -> str:

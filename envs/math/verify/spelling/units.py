@@ -146,8 +146,8 @@ def _compose(words: str, find_unit: Callable[[str], Unit | None]) -> Unit | None
         return single_unit
     powers: Counter[str] = Counter()
     size = Fraction(1)
-    for i, part in enumerate(re.split(r"\s*/\s*|(?:^|\s)per\s", words)):
-        for name, exponent in _factors(part):
+    for i, term in enumerate(re.split(r"\s*/\s*|(?:^|\s)per\s", words)):
+        for name, exponent in _factors(term):
             factor_unit = find_unit(name)
             if factor_unit is None:
                 return None
