@@ -190,9 +190,9 @@ def deep(task, transcript):
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (misspelled, r"test_rewards.py, line 1\d\d, in misspelled: KeyError: 'answer' \(row 'a'\)"),
-        (deep, r"test_rewards.py, line 1\d\d, in deep: JSONDecodeError: Expecting value.* \(row 'a'\)"),
-        (functools.partial(deep), r"test_rewards.py, line 1\d\d, in deep"),
+        (misspelled, r"test_calls.py, line 1\d\d, in misspelled: KeyError: 'answer' \(row 'a'\)"),
+        (deep, r"test_calls.py, line 1\d\d, in deep: JSONDecodeError: Expecting value.* \(row 'a'\)"),
+        (functools.partial(deep), r"test_calls.py, line 1\d\d, in deep"),
         (
             lambda row, transcript: 1.0,
             r"\(row 'a'\) needs 'row'; name columns \(id, .*, answer\) and .*: task, transcript;",
