@@ -55,9 +55,10 @@ def with_unsharded(settings: RunSettings, unsharded: str) -> RunSettings:
 
 
 def _with(settings: RunSettings, choices: Mapping[str, str]) -> RunSettings:
-    changed = {}
+    fields: dict[str, dict[str, str]] = {}  # by section, because one section may have several
     for key, value in choices.items():
         section, _, field = key.partition(".")
         if getattr(getattr(settings, section), field) != value:
-            changed[section] = getattr(settings, section).model_copy(update={field: value})
+            fields.setdefault(section, {})[field] = value
+    changed = {section: getattr(settings, section).model_copy(update=update) for section, update in fields.items()}
     return settings.model_copy(update=changed) if changed else settings

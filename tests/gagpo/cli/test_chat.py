@@ -17,7 +17,6 @@ from gagpo.eval.models import request_of
 from gagpo.interop.chat_model import ChatModel
 from gagpo.training.export import export
 from tests.raw_requests import asked
-from tests.rejections import rejects
 
 QUESTIONS = ("You see a wall. What is left?", "And right of it?")
 
@@ -160,7 +159,7 @@ def test_a_server_with_a_key_and_hostile_requests(finished):
         assert asked(url, "POST", "/reward", b'{"reward": 1}', authorization="Bearer secret")[0] == 404
         assert asked(url, "GET", "/v1/models", host="evil.example", authorization="Bearer secret")[0] == 403
         client = openai.OpenAI(base_url=address, api_key="secret")
-        with rejects(openai.BadRequestError, key="temperature"):
+        with pytest.raises(openai.BadRequestError, match="temperature must be a number"):
             client.chat.completions.create(model="", messages=[{"role": "user", "content": "a"}], temperature=-1)
         stream = client.chat.completions.create(model="", messages=[{"role": "user", "content": "a"}], stream=True)
         assert [chunk.choices[0].finish_reason for chunk in stream][-1] in ("stop", "length")

@@ -3,7 +3,7 @@
 import pytest
 
 from gagpo.settings import load, resolve
-from gagpo.settings.formats import formats_of, is_open, with_formats, with_formats_of
+from gagpo.settings.formats import formats_of, is_open, with_formats, with_formats_of, with_unsharded
 
 
 def settings_of(*overrides):
@@ -45,3 +45,11 @@ def test_only_open_formats_are_taken_from_a_stored_run():
     assert formats_of(with_formats_of(settings_of(), stored)) == formats_of(stored)
     explicit = with_formats_of(settings_of("training.dtype=float32"), stored)
     assert formats_of(explicit) == {"training.dtype": "float32", "engine.dtype": "float32"}
+
+
+def test_two_choices_of_one_section_are_both_kept():
+    settings = settings_of()
+    stored = with_unsharded(with_formats(settings, "float32", "float32"), "all")
+    same = with_formats_of(settings, stored)
+    assert (same.training.dtype, same.training.unsharded) == ("float32", "all")
+    assert same == stored
