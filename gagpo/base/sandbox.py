@@ -19,6 +19,9 @@ from gagpo.base.errors import GagpoError
 from gagpo.base.extras import pip_install
 from gagpo.base.separation import system_call_filter
 
+PACKAGE = Path(__file__).resolve().parents[1]
+"""The folder of this package."""
+
 NAMESPACES = (
     "--unshare-user",
     "--unshare-ipc",

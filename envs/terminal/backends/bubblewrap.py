@@ -18,9 +18,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import gagpo
 from gagpo.base.child import Pipe
-from gagpo.base.sandbox import NAMESPACES, MemoryFile, SandboxUnavailable, program, require_program, unavailable_reason
+from gagpo.base.sandbox import (
+    NAMESPACES,
+    PACKAGE,
+    MemoryFile,
+    SandboxUnavailable,
+    program,
+    require_program,
+    unavailable_reason,
+)
 from gagpo.envs.terminal.backends.base import (
     VARIABLES,
     WORKING_FOLDER,
@@ -66,10 +73,14 @@ def interpreter() -> str:
 
 
 def hidden_folders() -> list[str]:
-    """Folders that would be visible but contain this package: its tasks hold their solutions."""
-    package = os.path.realpath(os.path.dirname(gagpo.__file__))
-    visible = ["/usr", *filter(None, [python_folder()])]
-    return [package] if any(package.startswith(f"{folder}/") for folder in visible) else []
+    """Folders that would be visible but contain this package: its tasks hold their solutions.
+
+    In a checkout the environments stand beside the package, and only a link in it leads to them.
+    """
+    environments = Path(__file__).resolve().parents[2]
+    packages = [PACKAGE] if environments.is_relative_to(PACKAGE) else [PACKAGE, environments]
+    visible = [Path("/usr"), *map(Path, filter(None, [python_folder()]))]
+    return [str(path) for path in packages if any(folder in path.parents for folder in visible)]
 
 
 def arguments(connection: int, texts: Mapping[str, int]) -> list[str]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -357,7 +358,7 @@ def test_a_failing_bubblewrap_never_becomes_a_plain_process(monkeypatch, tmp_pat
 
 
 def test_a_package_in_a_visible_folder_is_hidden(monkeypatch):
-    monkeypatch.setattr(bubblewrap.gagpo, "__file__", "/usr/lib/python3/dist-packages/gagpo/__init__.py")
+    monkeypatch.setattr(bubblewrap, "PACKAGE", Path("/usr/lib/python3/dist-packages/gagpo"))
     line = bubblewrap.arguments(3, {})
     assert "/usr/lib/python3/dist-packages/gagpo" in line[line.index("--tmpfs") :]
 
@@ -376,3 +377,12 @@ def test_the_package_with_a_bubblewrap_is_used_where_the_system_has_none(monkeyp
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert bubblewrap.program() == "/opt/bwrap"
+
+
+def test_the_environments_of_a_checkout_are_hidden_as_the_package_is(monkeypatch):
+    """The tasks hold their solutions, and the package only links to the environments beside it."""
+    root = Path(bubblewrap.__file__).resolve().parents[3]
+    monkeypatch.setattr(bubblewrap, "python_folder", lambda: str(root))
+    assert {str(root / "gagpo"), str(root / "envs")} <= set(bubblewrap.hidden_folders())
+    monkeypatch.setattr(bubblewrap, "python_folder", lambda: "")
+    assert bubblewrap.hidden_folders() == [] or str(root).startswith("/usr/")
