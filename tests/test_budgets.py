@@ -1,6 +1,5 @@
 """The tools that count sizes and write the settings reference."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +9,9 @@ import typer
 from pydantic import BaseModel
 
 from gagpo.settings import RunSettings
+from tests.ci_tools import tool
 
 ROOT = Path(__file__).parents[1]
-
-
-def tool(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 budgets, settings_page = tool("budgets"), tool("settings_page")

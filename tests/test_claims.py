@@ -1,19 +1,12 @@
 """Sentences with numbers say what the committed rows say."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.ci_tools import tool
+
 ROOT = Path(__file__).parents[1]
-
-
-def tool(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 claims = tool("claims")

@@ -1,7 +1,6 @@
 """The documentation is true: files and modules it names exist, its Python runs, and its tables match the code."""
 
 import re
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from gagpo.algorithms import PRESETS, Algorithm, load
 from gagpo.cli.main import app
 from gagpo.credit import CREDITS
 from gagpo.settings import RunSettings
+from tests.ci_tools import tool
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -27,14 +27,6 @@ PICTURES = ("view-group",)  # README shows them in the colours of the reader's p
 
 def read(path):
     return path.read_text(encoding="utf-8")
-
-
-def tool(name):
-    """A module of ``.ci``."""
-    results = spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
-    module = module_from_spec(results)
-    results.loader.exec_module(module)
-    return module
 
 
 def words(path):
