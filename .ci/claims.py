@@ -107,12 +107,12 @@ def credit_claims() -> Iterator[Claim]:
 
 def ablation_claims() -> Iterator[Claim]:
     """GAGPO's options, and the single-turn studies that cannot tell their variants apart."""
-    for label, words in (
+    for label, cells in (
         ("lambda 1", "| lambda 1 is worse | 93.5 to 82.7 % |"),
         ("norm batch", "| normalising over the batch is worse | worse |"),
         ("trajectory term", "| an added episode term is worse | worse |"),
     ):
-        yield Claim("docs/papers.md", f"{words} {difference('ablations', label, 'GAGPO')} points |")
+        yield Claim("docs/papers.md", f"{cells} {difference('ablations', label, 'GAGPO')} points |")
     variants = study("ablations", "GAGPO").methods[1:]
     assert not any(is_significant("ablations", each.label, "GAGPO") for each in variants)
     yield Claim("docs/results.md", f"None of GAGPO's {len(variants)} variants differs significantly from its baseline.")
@@ -168,15 +168,22 @@ def chat_model_claims() -> Iterator[Claim]:
         f"(p = {p_of(maths, 'grpo', 'gagpo')}), {difference(rooms, 'gagpo', 'grpo', False)} in ALFWorld on the GPU "
         f"(p = {p_of(rooms, 'grpo', 'gagpo')})",
     )
-    for words, name in (
+    for setting, name in (
         ("math with a calculator, `test`", maths),
         ("ALFWorld, small rooms, 32 tasks an iteration", rooms),
     ):
         before = f"{100 * method(name, 'gagpo').rows[0].before:.1f}"  # type: ignore[operator]
-        yield Claim("docs/results.md", f"| {words} | {before} | {seeds_of(name, 'gagpo')} | {seeds_of(name, 'grpo')} |")
-    for words, name in (("WebShop, 1,000 products", "smollm2-webshop"), ("text-to-SQL, unseen tables", "smollm2-sql")):
+        yield Claim(
+            "docs/results.md", f"| {setting} | {before} | {seeds_of(name, 'gagpo')} | {seeds_of(name, 'grpo')} |"
+        )
+    for setting, name in (
+        ("WebShop, 1,000 products", "smollm2-webshop"),
+        ("text-to-SQL, unseen tables", "smollm2-sql"),
+    ):
         before = f"{100 * method(name, 'gagpo').rows[0].before:.1f}"  # type: ignore[operator]
-        yield Claim("docs/results.md", f"| {words} | {before} | {seeds_of(name, 'gagpo')} | {seeds_of(name, 'grpo')} |")
+        yield Claim(
+            "docs/results.md", f"| {setting} | {before} | {seeds_of(name, 'gagpo')} | {seeds_of(name, 'grpo')} |"
+        )
     sql = method("sql", "GAGPO")
     yield Claim("docs/results.md", f"| {100 * sql.mean('before').value:.1f} | {spread_of_equal(sql)} |")
 
@@ -231,10 +238,10 @@ def claims() -> list[Claim]:
 
 def unproved() -> list[str]:
     """Lines with a ± in README and results that no claim covers."""
-    made = [claim.text for claim in claims()]
+    texts = [claim.text for claim in claims()]
     lines = [line for page in ("README.md", "docs/results.md") for line in _page(page).splitlines()]
     return [
-        line for line in lines if "±" in line and not line.startswith("`±`") and not any(text in line for text in made)
+        line for line in lines if "±" in line and not line.startswith("`±`") and not any(text in line for text in texts)
     ]
 
 

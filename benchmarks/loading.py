@@ -64,7 +64,7 @@ def save_model(folder: Path, small: bool = False) -> None:
     train_tokenizer(["You stand at 12."], 300).save_pretrained(folder)
 
 
-def settings_of(folder: Path, ranks: int, engine: str, whole: bool) -> RunSettings:
+def settings_of(folder: Path, ranks: int, engine: str, reads_whole: bool) -> RunSettings:
     """A run with a reference on this CPU."""
     sections = {
         "name": "loading",
@@ -77,7 +77,7 @@ def settings_of(folder: Path, ranks: int, engine: str, whole: bool) -> RunSettin
         "algorithm": {"preset": "gagpo", "kl": {"coefficient": 0.05}},
         "engine": {"name": engine},
     }
-    path = folder / f"run-{ranks}-{engine}-{whole}-{os.getpid()}.yaml"
+    path = folder / f"run-{ranks}-{engine}-{reads_whole}-{os.getpid()}.yaml"
     path.write_text(yaml.safe_dump(sections))
     return with_formats(load(path), "float32", "float32")
 
@@ -109,24 +109,24 @@ def _own_bytes() -> float:
     return 1024.0 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon"))
 
 
-def measured(folder: Path, engine: str, whole: bool, ranks: Ranks) -> float:
+def measured(folder: Path, engine: str, reads_whole: bool, ranks: Ranks) -> float:
     """Peak bytes of this rank while it loads.
 
     A small model is loaded first: modules that are imported on the way are no part of the model.
     """
     for model in ("small", "model"):
-        peak = _peak_of(folder / model, engine, whole, ranks)
+        peak = _peak_of(folder / model, engine, reads_whole, ranks)
     return peak
 
 
-def _peak_of(folder: Path, engine: str, whole: bool, ranks: Ranks) -> float:
-    settings = settings_of(folder, ranks.world_size, engine, whole)
+def _peak_of(folder: Path, engine: str, reads_whole: bool, ranks: Ranks) -> float:
+    settings = settings_of(folder, ranks.world_size, engine, reads_whole)
     torch.set_num_threads(1)
     controllers = Controllers(
         settings.algorithm.controllers, settings.training.target_kl, settings.optimizer.scale_by_groups
     )
     peak: list[float] = []
-    with own_memory(peak), patch.object(policies, "empty_model", _no_slices if whole else policies.empty_model):
+    with own_memory(peak), patch.object(policies, "empty_model", _no_slices if reads_whole else policies.empty_model):
         policy = policies.load_policy(settings, None, None, ranks)
         model = unsharded_copy(policy.model, settings.engine.dtype, needs_weights(settings, ranks))
         learner = Learner(settings, policy, controllers, ranks)
@@ -144,10 +144,10 @@ def planned(folder: Path, engine: str, ranks: int) -> float:
     return sum(part.bytes for part in parts if PHASES[0] in part.phases and part.name != "program")
 
 
-def measure(folder: Path, engine: str, ranks: int, whole: bool) -> list[float]:
+def measure(folder: Path, engine: str, ranks: int, reads_whole: bool) -> list[float]:
     """Peak bytes of each rank."""
     port = free_port()
-    options = ["--rank", str(folder), "--engine", engine, *(["--whole"] if whole else [])]
+    options = ["--rank", str(folder), "--engine", engine, *(["--whole"] if reads_whole else [])]
     processes = []
     for rank in range(ranks):
         environment = {**os.environ, **Rank(rank, ranks, rank, ranks).variables("127.0.0.1", port)}
