@@ -1,11 +1,11 @@
 """Resets and commands per second of gagpo/Terminal-v0 on one core, next to a new sandbox or container each time.
 
-    python -m benchmarks.terminal [--resets 300] [--commands 1000] [--image IMAGE] [--sandboxes 64]
+    python -m benchmarks.terminal [--resets 300] [--commands 1000] [--container "podman run ..."] [--sandboxes 64]
 
 CPU seconds count, of this process and of all below the sandbox, because other work shares the machine. ``warm`` uses
-one sandbox again, as the environment does; ``new`` makes one for each reset. With ``--image``, ``podman run`` and
-``docker run`` of ``true`` in this image are measured too; their CPU time is that of the client, its conmon and the
-program only, so wall time is the fair number there.
+one sandbox again, as the environment does; ``new`` makes one for each reset. ``--container``, which may be repeated,
+is a command line that runs ``true`` in a new container, such as ``podman run --rm --network=none IMAGE true``. Its CPU
+time is that of the client only and not of the engine's other processes, so wall time is the fair number there.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 import os
 import resource
-import shutil
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -23,6 +24,9 @@ from gagpo.base.tables import Table, text_width
 from gagpo.envs.terminal.backends.bubblewrap import BubblewrapSandbox
 from gagpo.envs.terminal.exercise import prepared_tree
 from gagpo.envs.terminal.generate import exercise, generate_tasks
+
+CONTAINERS = 10  # started to measure one
+CONTAINER_SECONDS = 60  # that starting a container may take
 
 COMMANDS = {"a builtin (echo)": "echo hi", "a change (echo > file)": "echo hi > file", "a program (ls)": "ls"}
 
@@ -100,13 +104,22 @@ def _with_children() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
-def of_container(engine: str, image: str) -> list[list[str]]:
-    line = [engine, "run", "--rm", "--network=none", image, "true"]
-    if shutil.which(engine) is None or subprocess.run(line, capture_output=True).returncode != 0:
-        return [[f"{engine} run: does not run {image} here", "", "", ""]]
-    return [
-        measured(f"{engine} run", 5, lambda _: subprocess.run(line, capture_output=True, check=True), _with_children)
-    ]
+def of_container(line: str) -> list[str]:
+    """A row for a command line that starts a container; empty, with a line on standard error, if it starts none."""
+    command = shlex.split(line)
+
+    def run(_: int) -> None:
+        subprocess.run(command, capture_output=True, check=True, text=True, timeout=CONTAINER_SECONDS)
+
+    try:
+        run(0)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"{line}: {error}", file=sys.stderr)
+    except subprocess.CalledProcessError as error:
+        print(f"{line}: {error.stderr.strip()}", file=sys.stderr)
+    else:
+        return measured(command[0], CONTAINERS, run, _with_children)
+    return [command[0], "", "", ""]
 
 
 def memory_of(count: int) -> str:
@@ -126,12 +139,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the sandboxes of gagpo/Terminal-v0.")
     parser.add_argument("--resets", type=int, default=300)
     parser.add_argument("--commands", type=int, default=1000)
-    parser.add_argument("--image", default="", help="of containers to compare with")
+    parser.add_argument("--container", action="append", default=[], help="a command line to compare with")
     parser.add_argument("--sandboxes", type=int, default=64)
     options = parser.parse_args()
     rows = of_sandbox(options.resets, options.commands)
-    if options.image:
-        rows += of_container("podman", options.image) + of_container("docker", options.image)
+    rows += [of_container(line) for line in options.container]
     heads = ["", "per CPU second", "per second", "CPU ms each"]
     print(*Table(heads, rows, words=(0,)).lines(text_width()), sep="\n")
     if options.sandboxes:
