@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from gagpo.envs.math.verify.answers import Number
-from gagpo.envs.math.verify.spelling import foreign, moments, normalise, number_words
+from gagpo.envs.math.verify.spelling import moments, normalise, number_words
 from gagpo.envs.math.verify.spelling.brackets import enclosed
 from gagpo.envs.math.verify.spelling.factors import LETTERS, MONEY_LETTERS, MULTIPLES, OPERATIONS
 from gagpo.envs.math.verify.spelling.units import is_usual, unit
@@ -46,13 +46,22 @@ _BASED = re.compile(
 )
 _PERCENT = re.compile(r"\s*(?:%|percent\b|per cent\b|percentage points\b)", re.IGNORECASE)
 _UNIT = re.compile(r"\s*(?P<words>(?:[^\W\d_]|[./ -]|\\(?:cdot|mu|Omega)(?![a-zA-Z])|\^\s*\{?-?[1-4]\}?)+)$")
-_NOUN = re.compile(r"of|in|a|sq\.?|cu|[^\W\d_]{3,}(?:\^\{?[23]\}?|-squared)?")
+_NOUN = re.compile(r"of|in|a|sq\.?|cu|[a-z]{3,}(?:\^\{?[23]\}?|-squared)?")
+"""A word of other letters may be a multiple: it is not counted."""
 _SIGN = re.compile(r"\s*([-+])\s*")
-_CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee", "₩": "won"}
+_CURRENCIES = {
+    normalise.CURRENCY: "dollar",
+    "€": "euro",
+    "£": "gbp",
+    "¥": "yen",
+    "₹": "rupee",
+    "₩": "won",
+    "元": "yuan",
+}
 _MONEY_WITH_LETTER = re.compile(r"(k|K|MM?|B|bn)(USD|EUR|GBP|JPY|INR|CNY|CHF)")
 _MONEY_FIRST = re.compile(r"(USD|EUR|GBP|JPY|INR|CNY|CHF)\s*(?=[\d.])")
 _ABOUT = re.compile(
-    r"^(?:\\approx|\\sim|大约|约|一共|共|approximately|about|roughly|exactly|\\equiv"
+    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv"
     r"|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
     re.IGNORECASE,
 )
@@ -76,7 +85,7 @@ def read_number(plain: str) -> Number | None:
     (Fraction(5, 1), None, Fraction(5, 2))
     """
     text = plain if _REPEATING.search(plain) else _DOTS.sub(r"\1", plain)
-    text = foreign.percent(_ABOUT.sub("", text.strip()))
+    text = _ABOUT.sub("", text.strip())
     if text[:1].isalpha() or " and " in text or number_words.is_fraction(text):
         text = number_words.digits(text)
     if whole_and_part := _WHOLE_AND_PART.fullmatch(text):
@@ -163,7 +172,7 @@ def _quantity(text: str) -> Number | None:
     if match := _PERCENT.match(text, position):
         number = replace(number, percent=True)
         position = match.end()
-    words_after = foreign.to_english(text[position:].rstrip(" ."))
+    words_after = text[position:].rstrip(" .")
     if words_after.strip() in _CURRENCIES:
         currency = _CURRENCIES[words_after.strip()]
         words_after = ""
@@ -224,8 +233,8 @@ def _beginnings(nouns: list[str]) -> list[str]:
 
 
 def counts(words: str) -> bool:
-    """Whether ``words`` after a value may name what was counted; false for ``million`` or ``squared``."""
-    return not any(word.strip(".-") in OPERATIONS for word in re.split(r"[\s-]+", words.lower()))
+    """Whether ``words`` after a value may name what was counted; false for ``million``, ``squared`` and ``万``."""
+    return words.isascii() and not any(word.strip(".-") in OPERATIONS for word in re.split(r"[\s-]+", words.lower()))
 
 
 def _is_noun(word: str) -> bool:

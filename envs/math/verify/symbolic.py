@@ -195,6 +195,29 @@ def _same_relation(gold: Any, prediction: Any) -> bool:
     return type(gold) is type(oriented)
 
 
+def is_natural(latex: str, name: str, intervals: list[tuple[str, str, str, str]]) -> bool:
+    """Whether a region, as brackets and ends in LaTeX, is where a formula of one real variable is defined.
+
+    It may leave out an end of that domain: ``x > 0`` for a root of x. All real numbers are no condition.
+    """
+    import sympy
+    from sympy.calculus.util import continuous_domain
+
+    tree = evaluate(_parse(latex, over_complex=False))
+    if [str(symbol) for symbol in tree.free_symbols] != [name]:
+        return False
+    region = sympy.Union(
+        *(
+            sympy.Interval(*(evaluate(_parse(end, over_complex=False)) for end in ends), opening == "(", closing == ")")
+            for opening, *ends, closing in intervals
+        )
+    )
+    domain = continuous_domain(tree, tree.free_symbols.pop(), sympy.S.Reals)
+    if region in (sympy.S.Reals, sympy.S.EmptySet):
+        return False
+    return bool((domain - region).is_subset(domain.boundary) and region.is_subset(domain))
+
+
 def _decimal_of(number: Number, value: Any) -> bool:
     """The decimal rule of :mod:`gagpo.envs.math.verify.compare`, for a value that needs computer algebra."""
     if getattr(value, "free_symbols", True):
