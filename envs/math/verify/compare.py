@@ -38,7 +38,6 @@ from gagpo.envs.math.verify.spelling.factors import LETTERS
 from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.spelling.units import unit
 from gagpo.envs.math.verify.symbolic import is_natural
-from gagpo.envs.math.verify.unevaluated import unevaluated_operations
 
 Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
 
@@ -183,14 +182,7 @@ def _binomial(top: Answer, bottom: Answer) -> Formula:
 
 
 def _equal(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
-    gold_latex = to_latex(gold)
-    prediction_latex = to_latex(prediction)
-    operations = unevaluated_operations(gold_latex, prediction_latex)
-    if isinstance(gold, Number):
-        operations -= {"root"}  # a long decimal may stand for a root
-    if operations:
-        return False
-    return symbolic(gold_latex, prediction_latex, False)
+    return symbolic(to_latex(gold), to_latex(prediction), False)
 
 
 def same_numbers(gold: Number, prediction: Number) -> bool:

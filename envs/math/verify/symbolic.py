@@ -18,7 +18,7 @@ from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_num
 from gagpo.envs.math.verify.spelling.normalise import plain
 from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
 from gagpo.envs.math.verify.spelling.symbols import free_variables, variables
-from gagpo.envs.math.verify.unfinished import close, coordinate, defined, evaluate, unfinished, value
+from gagpo.envs.math.verify.unfinished import close, coordinate, defined, evaluate, operations, unfinished, value
 
 _DIGITS = 40
 """Values that differ in these digits are not equal; values that agree may be."""
@@ -88,6 +88,12 @@ def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
     prediction_tree = _parse(prediction, over_complex)
     if not free_variables(prediction) <= variables(gold):
         return False  # a new variable stands for something, or hides a constant
+    left = operations(prediction, prediction_tree, of_variables=False)
+    if not unevaluated and left:
+        left -= operations(gold, gold_tree, of_variables=True)
+    is_decimal = (number := read_number(plain(gold))) is not None and number.places is not None
+    if not unevaluated and left - ({"root"} if is_decimal else set()):
+        return False
     for decimal, exact in ((prediction, gold_tree), (gold, prediction_tree)):
         number = read_number(plain(decimal))
         if number is not None and number.places is not None:
