@@ -88,11 +88,8 @@ def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
     prediction_tree = _parse(prediction, over_complex)
     if not free_variables(prediction) <= variables(gold):
         return False  # a new variable stands for something, or hides a constant
-    left = operations(prediction, prediction_tree, of_variables=False)
-    if not unevaluated and left:
-        left -= operations(gold, gold_tree, of_variables=True)
-    is_decimal = (number := read_number(plain(gold))) is not None and number.places is not None
-    if not unevaluated and left - ({"root"} if is_decimal else set()):
+    extra_operations = frozenset() if unevaluated else operations(prediction, prediction_tree, of_variables=False)
+    if extra_operations and not extra_operations <= _allowed_operations(gold, gold_tree):
         return False
     for decimal, exact in ((prediction, gold_tree), (gold, prediction_tree)):
         number = read_number(plain(decimal))
@@ -100,6 +97,12 @@ def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
             return _decimal_of(number, exact) and (unevaluated or exact is gold_tree or not unfinished(exact))
     allowed = unfinished(gold_tree) | ({"factorial"} if "binom" in gold else set())
     return _same(gold_tree, prediction_tree) and (unevaluated or unfinished(prediction_tree) <= allowed)
+
+
+def _allowed_operations(gold: str, tree: Any) -> frozenset[str]:
+    names = operations(gold, tree, of_variables=True)
+    number = read_number(plain(gold))
+    return names | {"root"} if number is not None and number.places is not None else names  # 1.4142136 for a root
 
 
 def _same(gold: Any, prediction: Any) -> bool:

@@ -42,7 +42,7 @@ _IMAGINARY = re.compile(r"(?<![a-zA-Z\\])i(?![a-zA-Z])")
 _CIRCULAR = re.compile(r"^(a?)(?:sin|cos|tan|cot|sec|csc)$")
 
 
-def operations(latex: str, tree: Any, of_variables: bool) -> set[str]:
+def operations(latex: str, tree: Any, of_variables: bool) -> frozenset[str]:
     r"""The operators and the functions of constants in a formula as written; with ``of_variables`` all functions."""
     import sympy
 
@@ -70,7 +70,7 @@ def operations(latex: str, tree: Any, of_variables: bool) -> set[str]:
                 names.add(_CIRCULAR.sub(r"\1sin", type(node).__name__))
             elif _is_root(node):
                 names.add("root")
-    return names
+    return frozenset(names)
 
 
 def unfinished(tree: Any) -> frozenset[str]:
