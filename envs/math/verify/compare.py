@@ -27,7 +27,6 @@ from gagpo.envs.math.verify.answers import (
     Relation,
     Sequence,
     Words,
-    as_list,
     canonical,
     to_latex,
 )
@@ -131,13 +130,7 @@ def _value_and_sequence(gold: Answer, prediction: Answer, symbolic: Symbolic) ->
             return same(item, prediction, symbolic)
         case (_, Sequence(items=(item,))) if not isinstance(item, Sequence):
             return same(gold, item, symbolic)
-        case (Sequence(), Number()):
-            list_reading = as_list(prediction)
-            return list_reading is not None and not gold.opening and same(gold, list_reading, symbolic)
         case (Number() | Formula(), Sequence(opening="", items=items)) if items:
-            list_reading = as_list(gold) if isinstance(gold, Number) else None
-            if list_reading is not None and same(list_reading, prediction, symbolic):
-                return True
             # Two spellings of one value, as in "1/2 or 0.5", but not the "50 or 0.5" that 50 % would be each.
             return len(items) <= 3 and all(
                 same(gold, item, symbolic) and same(items[0], item, symbolic) for item in items

@@ -89,9 +89,7 @@ def read_number(plain: str) -> Number | None:
     if text[:1].isalpha() or " and " in text or number_words.is_fraction(text):
         text = number_words.digits(text)
     if whole_and_part := _WHOLE_AND_PART.fullmatch(text):
-        units = int(whole_and_part[1])
-        number = _quantity(f"{whole_and_part[1]} {whole_and_part[2]}")
-        return number and replace(number, items=(Fraction(units), number.value - units))
+        return _quantity(f"{whole_and_part[1]} {whole_and_part[2]}")
     if modulus := MODULUS.search(text):
         number = _quantity(text[: modulus.start()])
         if number is not None and int(modulus[1]):
@@ -167,8 +165,7 @@ def _quantity(text: str) -> Number | None:
     if value_end is None:
         return None
     number, position = value_end
-    items = (factor * number.items[0], *number.items[1:]) if number.items else ()
-    number = replace(number, value=factor * number.value, items=items)
+    number = replace(number, value=factor * number.value)
     if match := _PERCENT.match(text, position):
         number = replace(number, percent=True)
         position = match.end()
@@ -221,7 +218,7 @@ def _multiplied(number: Number, words: str, text_after: str, currency: str) -> N
         factor = MONEY_LETTERS[first]
     if factor is None:
         return None
-    number = replace(number, value=number.value * factor, places=None, items=())
+    number = replace(number, value=number.value * factor, places=None)
     if further_words:
         return _with_unit(number, f" {further_words}", currency)
     return replace(number, unit=unit(currency)) if currency else number
@@ -283,11 +280,10 @@ def _based(match: re.Match[str]) -> Number | None:
 
 
 def _decimal(digits: str) -> Number:
-    groups = digits.split(",")
     digits = digits.replace(",", "").replace(" ", "").rstrip(".")
     integer, _, fraction = digits.partition(".")
     if not fraction:
-        return Number(Fraction(int(integer or "0")), items=tuple(map(Fraction, groups)) if len(groups) > 1 else ())
+        return Number(Fraction(int(integer or "0")))
     significant = len((integer + fraction).lstrip("0"))
     return Number(
         Fraction(int((integer or "0") + fraction), 10 ** len(fraction)), places=len(fraction), significant=significant
