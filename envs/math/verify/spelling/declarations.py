@@ -12,10 +12,8 @@ from gagpo.envs.math.verify.spelling.symbols import VARIABLE, variables
 
 _TEXT = r"\\(?:text|mathrm|mbox)\s*\{"
 _SET = r"\\mathbb\{(?P<set>[RCQNZ])\}(?P<part>\s*(?:[\^_]\s*(?:\{[^{}]*\}|\\[a-z]+|[+*>]|\d))+)?"
-_INTEGER = r"(?:(?:positive|non-?negative) )?integer|natural"
-_KIND = (
-    rf"\b(?:all|any|every|each|(?P<some>some)|real|complex|rational|(?P<integer>{_INTEGER})|whole|constant|domain)s?\b"
-)
+_INTEGER = r"(?:(?:positive|non-?negative) )?integer|natural|whole|rational"
+_KIND = rf"\b(?:all|any|every|each|(?P<some>some)|real|complex|(?P<integer>{_INTEGER})|constant|domain)s?\b"
 _FILLER = r"\b(?:for|where|with|and|when|if|here|is|are|be|being|an?|the|of|in|arbitrary|numbers?|values?)\b"
 _DECLARED = rf"{_KIND}|\\forall(?![a-zA-Z])|(?:\\in|\b(?:on|over)\s*\}})\s*{_SET}"
 _CLAUSE = re.compile(rf"(?:{_TEXT}|[}}(),;]|\s|{_FILLER}|(?P<kind>{_DECLARED})|{VARIABLE})*")
@@ -32,6 +30,8 @@ _RELATION = re.compile(
 )
 _FUNCTION_OF = re.compile(r"\s*[a-zA-Z]'*(?:_\w)?\s*\(([^()]*)\)\s*(?:=|\\equiv)|\s*([a-zA-Z])_\{?([a-z])\}?\s*=")
 _VARYING = frozenset("xyztmnk")
+_INDICES = frozenset("ijklmnpq")
+"""Arguments that are integers anyway; for others the integers are only some of their values."""
 _PLAIN_VARIABLES = ("x", "y", "z", "t", "u", "s", "r", "a", "b", "c", r"\theta", r"\alpha")
 
 
@@ -82,8 +82,8 @@ def _is_vacuous(main: str, clause: re.Match[str]) -> bool:
         return False  # true of some arguments only
     names_in_use = names <= variables(main) | _arguments(main)
     if _FUNCTION_OF.match(main):
-        is_part = clause["part"] and numbers in "RQC"  # such as the positive numbers
-        return names_in_use and not is_part and (numbers not in "NZ" or names <= _arguments(main))
+        is_part = clause["part"] and numbers in "RC"  # such as the positive numbers
+        return names_in_use and not is_part and (numbers in "RC" or names <= _arguments(main) & _INDICES)
     return (
         numbers in "RC"
         and not clause["part"]
