@@ -204,7 +204,7 @@ def _same_relation(gold: Any, prediction: Any) -> bool:
     return type(gold) is type(oriented)
 
 
-def is_natural(latex: str, name: str, intervals: list[tuple[str, str, str, str]]) -> bool:
+def is_natural(latex: str, name: str, intervals: list[tuple[str, ...]]) -> bool:
     """Whether a region, as brackets and ends in LaTeX, is where a formula of one real variable is defined.
 
     It may leave out an end of that domain: ``x > 0`` for a root of x. All real numbers are no condition.
@@ -213,7 +213,7 @@ def is_natural(latex: str, name: str, intervals: list[tuple[str, str, str, str]]
     from sympy.calculus.util import continuous_domain
 
     tree = evaluate(_parse(latex, over_complex=False))
-    if [str(symbol) for symbol in tree.free_symbols] != [name]:
+    if [str(symbol) for symbol in tree.free_symbols] != [name.lstrip("\\")]:
         return False
     region = sympy.Union(
         *(

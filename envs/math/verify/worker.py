@@ -51,8 +51,8 @@ def compare(gold: str, prediction: str, seconds: float) -> str:
     """The reason of the verdict: match, mismatch, unparsable or timeout."""
     try:
         with cpu_limit(seconds):
-            answers = (read(in_kelvin(answer, gold)) for answer in (gold, prediction))
-            return "match" if same(*answers, equal) else "mismatch"
+            gold_answer, answer = read(in_kelvin(gold, gold)), read(in_kelvin(prediction, gold))
+            return "match" if same(gold_answer, answer, equal) else "mismatch"
     except (Unreadable, Unparsable):
         return "unparsable"
     except (OutOfTime, MemoryError, RecursionError):
