@@ -23,6 +23,7 @@ COLLECTED = ("program", "vllm")
 
 USE = """
 import contextlib, importlib, io, sys
+from pathlib import Path
 
 root = Path.cwd()
 missing = set()
