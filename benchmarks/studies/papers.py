@@ -180,7 +180,7 @@ SAPO = single_turn(
     }
 )
 
-AGPO_ASYMMETRIC = single_turn(
+AGPO_ASYMMETRIC = learnable(
     {
         "GRPO": preset("grpo"),
         "AGPO": preset("agpo_asymmetric"),
