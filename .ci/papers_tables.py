@@ -14,7 +14,7 @@ from gagpo.eval.units import PERCENT, p_value
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "papers.md"
-SECTION = re.compile(r"<!-- (ablations[a-z-]*) -->\n.*?<!-- end of \1 -->\n", re.DOTALL)
+SECTION = re.compile(r"<!-- (ablations[a-z-]*|single-turn) -->\n.*?<!-- end of \1 -->\n", re.DOTALL)
 PASS_AT = 8
 
 
