@@ -17,6 +17,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from gagpo.base.errors import InvalidArgument
 from gagpo.eval.statistics import pass_at_k
 
+COMPUTED_TOGETHER = 64
+"""majority@k of all k up to this is computed at once: a single k takes as many calls of numpy."""
+
 
 def majority_at_k(answers: Sequence[str | None], correct: Sequence[bool], ks: Sequence[int]) -> list[float]:
     """Probability that a majority vote of k of the episodes is right, for each k.
@@ -36,11 +39,11 @@ def majority_at_k(answers: Sequence[str | None], correct: Sequence[bool], ks: Se
     right = Counter(answer for answer, success in zip(answers, correct, strict=True) if success)
     silent = (sizes.pop(None, 0), right[None])
     votes = tuple(sorted((size, right[answer]) for answer, size in sizes.items()))
-    score_K = _majority(votes, silent, max(ks))
+    score_K = _majority(votes, silent, max(*ks, min(len(answers), COMPUTED_TOGETHER)))
     return [float(score_K[k]) for k in ks]
 
 
-@lru_cache(maxsize=4096)  # most tasks have one of a few counts, such as all episodes right
+@lru_cache(maxsize=16_384)  # measures ask for each k, and most tasks have one of a few counts, such as all right
 def _majority(votes: tuple[tuple[int, int], ...], silent: tuple[int, int], most: int) -> np.ndarray:
     """The expected score of a vote of k episodes for k = 0 to ``most``, float64[K].
 
