@@ -294,7 +294,9 @@ def require_episodes(label: str, tries: int, pass_at: Sequence[int]) -> None:
     if pass_at and max(pass_at) > tries:
         tries_in_words = "1 episode" if tries == 1 else f"{tries} episodes"
         advice = f"evaluate it with --episodes-per-task {max(pass_at)}, or choose at most {tries}"
-        raise InvalidArgument(f"--pass-at {max(pass_at)}: {label} has {tries_in_words} per task", advice=advice)
+        raise InvalidArgument(
+            f"--pass-at {max(pass_at)}: {label} has {tries_in_words} per task", key="--pass-at", advice=advice
+        )
 
 
 def read_ks(text: str | None) -> list[int] | None:

@@ -149,7 +149,7 @@ class Study:
         for label, method_rows in grouped.items():
             if len({row.seed for row in method_rows}) < len(method_rows):
                 raise InvalidArgument(
-                    f"{label}: two runs have the same seed", advice="name methods as LABEL=FOLDER to tell them apart"
+                    "two runs have the same seed", where=label, advice="name methods as LABEL=FOLDER to tell them apart"
                 )
         of_seed = {row.seed: row.after for row in grouped.get(baseline, ())}
         gaps: dict[str, list[float]] = {}

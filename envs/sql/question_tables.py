@@ -155,7 +155,7 @@ def _text(row: Row, field: str, columns: Mapping[str, str], required: bool = Tru
     if not required and (value is None or value == ""):
         return ""
     if not isinstance(value, str) or not value.strip():
-        raise InvalidArgument(f"column {column!r} must be a text (got {value!r:.60})")
+        raise InvalidArgument(f"column {column!r} must be a text (got {value!r:.60})", key=column)
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise InvalidArgument(
             f"column {column!r} contains a lone surrogate or is not UTF-8", advice="save the file as UTF-8"
