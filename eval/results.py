@@ -430,7 +430,7 @@ class EvalResult:
         result = validated(cls, document, name)
         complaint = result._contradiction(head.summary.successes)
         if complaint:
-            raise BadResult(f"{name}: key {complaint}", key=name)
+            raise BadResult(f"key {complaint}", where=name)
         return result
 
     def save(self, path: Path) -> None:

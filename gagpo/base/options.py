@@ -95,7 +95,9 @@ def key_of(key: str, error: ErrorDetails) -> str:
     cause = _cause(error)
     if cause is None or cause.key is None:
         return key
-    return cause.key if not key or "." in cause.key else f"{key.removesuffix(f'.{cause.key}')}.{cause.key}"
+    if not key or "." in cause.key:
+        return cause.key
+    return key if f".{key}".endswith(f".{cause.key}") else f"{key}.{cause.key}"
 
 
 def advice_of(error: ErrorDetails) -> str | None:

@@ -48,7 +48,8 @@ def new_environment(name: str, folder: Path = Path()) -> list[Path]:
         )
     conflict = _name_conflict(name, folder)
     if conflict:
-        raise InvalidArgument(f"{name} is {conflict}", key=name, advice=f"choose another name, such as {name[:35]}_env")
+        advice = f"choose another name, such as {name[:35]}_env"
+        raise InvalidArgument(f"{name} is {conflict}", key="name", advice=advice)
 
     def filled(text: str) -> str:
         return text.replace("my_env", name).replace("MyEnv", class_name(name))

@@ -93,7 +93,10 @@ def _name_base_absolutely(config: Path) -> None:
     name = record["base_model_name_or_path"]
     if base_of(name) != name:
         raise SettingsError(
-            f"{name} is an adapter itself, on {base_of(name)}", key=name, advice="export the run without --adapter"
+            f"is an adapter itself, on {base_of(name)}",
+            key="--adapter",
+            where=name,
+            advice="export the run without --adapter",
         )
     base = Path(folder_of(name))
     if base.is_dir():
