@@ -42,13 +42,11 @@ def require_fitting(settings: RunSettings, processes: int) -> None:
     if settings.rollout.ahead:
         if settings.device != "cpu" and settings.engine.options.shares_gpu(settings.device):
             raise SettingsError(
-                (
-                    f"rollout.ahead={settings.rollout.ahead} samples while {processes} processes train, and "
-                    f"engine {settings.engine.name} samples on a GPU that one of them trains on: name other "
-                    f"GPUs with {serving_engine()} engine.options={{replicas: 1, gpus"
-                ),
+                f"rollout.ahead={settings.rollout.ahead} samples while {processes} processes train, and engine "
+                f"{settings.engine.name} samples on a GPU that one of them trains on",
                 key="rollout.ahead",
-                advice="[6]}, or set rollout.ahead=0",
+                advice=f"name other GPUs with {serving_engine()} engine.options={{replicas: 1, gpus: [6]}}, or set "
+                "rollout.ahead=0",
             )
         return  # the first rank samples all groups
     tasks = settings.rollout.tasks

@@ -127,5 +127,5 @@ def test_a_journal_with_a_checked_line_that_is_no_episode_is_named(journal, tmp_
     text = json.dumps({"episode": {**episode_record(played(sample=2)), "task": 3}}).encode()
     with journal.open("ab") as file:
         file.write(b"%s %08x\n" % (text, zlib.crc32(text)))
-    with rejects(GagpoError, "a text", key="task", where=".jsonl, line 4"):
+    with rejects(GagpoError, "'task'", "a text", where=".jsonl, line 4"):
         export(journal, tmp_path / "out.jsonl")

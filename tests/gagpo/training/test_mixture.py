@@ -262,5 +262,5 @@ def test_a_row_is_overridden_by_its_name_or_number(mixture):
         "environments.short.wieght=3": "unknown key 'environments.1.wieght'",
         "environments.short.weight=0": "environments.1.weight",
     }.items():
-        with rejects(SettingsError, name, where=f"override '{override}'"):
+        with rejects(SettingsError, name):
             load(mixture(), [override])
