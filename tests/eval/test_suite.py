@@ -62,7 +62,7 @@ def test_some_task_sets_of_a_suite_can_be_chosen(suite):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: {environment: X, task: 3}", "mine.yaml: a has no option 'task'"),
+        ("a: {environment: X, task: 3}", "mine.yaml: a: unknown option 'task'"),
         ("a: {split: test}", "mine.yaml: a: environment is missing"),
         ("a: {environment: X, tasks: 0}", "tasks must be at least 1"),
         ("a: 3", "a must be a mapping"),

@@ -95,7 +95,7 @@ def test_failed_and_empty_episodes_and_unknown_keys_are_refused():
         turns_from_episodes([episode(("a", "b", 0)), episode(("a", "b", 0), outcome="failed")])
     with rejects(BadTurns, "turns", where="episode 0 (task 't')"):
         turns_from_episodes([episode()])
-    with rejects(BadTurns, "text"):
+    with rejects(BadTurns, "'text'"):
         turns_from_episodes([episode(("a", "b", 0))], key="text")
     with rejects(BadTurns, "0", key="penalty"):
         turns_from_episodes([episode(("a", "b", 0))], penalty=-1)

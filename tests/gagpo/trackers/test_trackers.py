@@ -125,7 +125,7 @@ def _quiet():
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("json:JSONEncoder", "tracker json:JSONEncoder has no method start: add it to the class"),
+        ("json:JSONEncoder", "tracker json:JSONEncoder has no method start; add it to the class"),
         (
             "json:decoder",
             "tracker json:decoder is not a tracker; give a class with the methods start, log, close",
