@@ -23,6 +23,8 @@ class GagpoError(Exception):
     """
 
     reported = False
+    problem: str
+    where: str | None
     key: str | None
     advice: str | None
 

@@ -138,8 +138,8 @@ def faults(
     for place, details in by_place(error).items():
         key = f"{prefix}{place}" if place else ""
         if details[0]["type"] in UNKNOWN:
-            advice = hint(place, options)
-            errors.append(InvalidArgument(f"unknown option {key!r}", key=key, where=where, advice=advice))
+            problem = f"unknown option {key!r}"
+            errors.append(InvalidArgument(problem, key=key, where=where, advice=hint(place, options)))
         else:
             message = sentence(key, complaint(*details)) if key else complaint(*details)
             advice = advice_of(details[0])
