@@ -9,12 +9,13 @@ JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: budgets docs train test test-slow test-pages test-real test-real-environment test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
+.PHONY: budgets docs train test test-slow test-doors test-pages test-real test-real-environment test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
 
 help:
 	@echo "make train      install, train a small packaged model with GAGPO on generated games, report; SET='seed=2 name=two' changes settings"
 	@echo "make test       install, run the linter, the type checker and the tests"
 	@echo "make test-slow  the tests that take longer"
+	@echo "make test-doors the fast tests in a copy without the folders that can be removed"
 	@echo "make test-pages every command of README and the pages, from a fresh clone"
 	@echo "make test-real  a real pretrained model, downloaded from the package index, through training and evaluation"
 	@echo "make test-scale several processes compared with one, and checkpoints shared between them"
@@ -30,6 +31,10 @@ train: $(VENV)/.base
 test: $(VENV)/.dev lint
 	$(PY) -m pytest -rs -m "not slow" -n $(JOBS) --dist worksteal && times > .pytest_cache/times
 	@$(PY) .ci/budgets.py --check --times .pytest_cache/times
+
+# The fast suite without the folders that can be removed; DOORS="sql web" removes only these.
+test-doors: $(VENV)/.dev
+	$(PY) -m tests.without $(DOORS) --jobs $(JOBS)
 
 test-slow: $(VENV)/.dev
 	$(PY) -m pytest -m slow

@@ -11,7 +11,7 @@ from pathlib import Path
 from gagpo.base.tables import Table
 from gagpo.eval.suite import read_suite
 from gagpo.eval.suite_results import SuiteResult, digest_of
-from gagpo.eval.summary import with_interval
+from gagpo.eval.units import PERCENT
 
 SUITE = "agents"
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,8 +52,8 @@ def page() -> str:
         [
             f"`{suite.model}`",
             LEARNED[suite.model],
-            *(with_interval(suite.results[name].success) if name in suite.results else "-" for name in names),
-            with_interval(suite.mean) if suite.results.keys() == set(names) else "-",
+            *(PERCENT.interval(suite.results[name].success) if name in suite.results else "-" for name in names),
+            PERCENT.interval(suite.mean) if suite.results.keys() == set(names) else "-",
             f"`{digest_of(path)[:12]}`",
         ]
         for path, suite in sorted(suites.items(), key=lambda item: order.index(item[1].model))

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gagpo.eval.study import Method, Study, read_rows, spread
-from gagpo.eval.summary import p_value
+from gagpo.eval.study import Method, Study, read_rows
+from gagpo.eval.units import PERCENT, p_value
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "lab" / "results"
@@ -60,7 +60,7 @@ def difference(name: str, label: str, baseline: str, signed: bool = True) -> str
     """A paired difference in points, such as ``+2.5 ± 0.6``."""
     gap = method(name, label, baseline).gap
     assert gap is not None
-    return spread(gap, signed=signed)
+    return PERCENT.spread(gap, signed=signed)
 
 
 def is_significant(name: str, label: str, baseline: str) -> bool:
@@ -90,7 +90,7 @@ def credit_claims() -> Iterator[Claim]:
     """GAGPO against GRPO in every environment."""
     for row, (name, short) in CREDITS.items():
         gagpo, grpo = method(name, "gagpo"), method(name, "grpo")
-        cells = [spread(each.mean(number)) for each in (gagpo, grpo) for number in ("area", "after")]
+        cells = [PERCENT.spread(each.mean(number)) for each in (gagpo, grpo) for number in ("area", "after")]
         p = p_of(name, "grpo", "gagpo")
         gained = difference(name, "gagpo", "grpo", signed=False)
         yield Claim("docs/results.md", f"| {row} | {len(gagpo.rows)} | {' | '.join(cells)} | {gained}, {p} |")
@@ -137,7 +137,7 @@ def gain_of(name: str) -> float:
 
 def released_claims() -> Iterator[Claim]:
     """RL on released training games."""
-    means = {label: spread(method("released", label).mean("after")) for label in ("gagpo", "grpo", "gigpo")}
+    means = {label: PERCENT.spread(method("released", label).mean("after")) for label in ("gagpo", "grpo", "gigpo")}
     before = method("released", "gagpo").mean("before").value
     yield Claim(
         "docs/results.md",
@@ -196,21 +196,22 @@ def quickstart_claims() -> Iterator[Claim]:
         ("webshop", "WebShop, 1,000 generated products | first search result: the same"),
     ):
         runs = method(f"quickstart-{name}", "GAGPO")
-        before, after = f"{100 * runs.mean('before').value:.1f}", spread(runs.mean("after"))
+        before, after = f"{100 * runs.mean('before').value:.1f}", PERCENT.spread(runs.mean("after"))
         yield Claim("README.md", f"| {before} % | {after} % |")
         yield Claim("docs/results.md", f"| {table_row} | {before} | {after} | `gagpo train {name}-quickstart` |")
     rooms = method("quickstart-alfworld", "GAGPO")
-    after = spread(rooms.mean("after"))
+    after = PERCENT.spread(rooms.mean("after"))
     yield Claim("docs/index.md", f"from {100 * rooms.mean('before').value:.1f} % to {after} % of unseen games")
     yield Claim(
-        "docs/environments.md", f"{spread(method('quickstart-math', 'GAGPO').mean('after'))} % with the calculator"
+        "docs/environments.md",
+        f"{PERCENT.spread(method('quickstart-math', 'GAGPO').mean('after'))} % with the calculator",
     )
 
 
 def terminal_claims() -> Iterator[Claim]:
     """Shell tasks."""
     gagpo = method("terminal", "gagpo")
-    yield Claim("README.md", f"| {100 * gagpo.mean('before').value:.1f} % | {spread(gagpo.mean('after'))} % |")
+    yield Claim("README.md", f"| {100 * gagpo.mean('before').value:.1f} % | {PERCENT.spread(gagpo.mean('after'))} % |")
 
 
 def seeds_of(name: str, label: str) -> str:
@@ -220,7 +221,7 @@ def seeds_of(name: str, label: str) -> str:
 
 def spread_of_equal(each: Method) -> str:
     """Mean and half interval, which is shown although all seeds are equal."""
-    text = spread(each.mean("after"))
+    text = PERCENT.spread(each.mean("after"))
     return text if "±" in text else f"{text} ± 0.0"
 
 

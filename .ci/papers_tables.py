@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 from gagpo.base.tables import Table
-from gagpo.eval.study import Method, Study, read_rows, spread
-from gagpo.eval.summary import p_value
+from gagpo.eval.study import Method, Study, read_rows
+from gagpo.eval.units import PERCENT, p_value
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "papers.md"
@@ -27,9 +27,9 @@ def table(name: str) -> str:
     several = any(_at_k(method) is not None for method in study.methods)
     rows = []
     for method in study.methods:
-        difference = spread(method.gap, signed=True) if method.gap else ""
+        difference = PERCENT.spread(method.gap, signed=True) if method.gap else ""
         corrected = "" if method.p_holm is None else p_value(method.p_holm)
-        cells = [method.label, str(len(method.rows)), spread(method.mean("after")), difference, corrected]
+        cells = [method.label, str(len(method.rows)), PERCENT.spread(method.mean("after")), difference, corrected]
         rows.append([*cells, *([_at_k(method) or ""] if several else [])])
     header = ["", "seeds", "success %", f"minus {study.baseline}", "p", *([f"pass@{PASS_AT} %"] if several else [])]
     return "\n" + "\n".join(Table(header, rows).markdown()) + "\n\n"

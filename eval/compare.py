@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 
 from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.tables import WIDTH, Table, facts
-from gagpo.eval.at_k import KDifference, Measure, at_k_record, measures_of, shown_ks
-from gagpo.eval.results import EvalResult, joint_headline
+from gagpo.eval.measures import FIRST, REWARD, SUCCESS, Difference, Measure
+from gagpo.eval.results import EvalResult, at_k_record, measures_of_k, shown_measures
 from gagpo.eval.runs import load_run
-from gagpo.eval.statistics import (
-    Interval,
-    holm,
-    paired_difference,
-    paired_mean_difference,
-    paired_mean_test,
-    paired_test,
-)
-from gagpo.eval.summary import (
-    at_k_table,
-    measured,
-    p_value,
-    results_table,
-    reward_with_interval,
-    task_set_facts,
-    with_interval,
-)
-from gagpo.runs.headline import Headline
+from gagpo.eval.statistics import holm
+from gagpo.eval.summary import at_k_table, results_table, task_set_facts
+from gagpo.eval.units import p_value
 
 
 class DifferentTaskSets(GagpoError, ValueError):
@@ -37,137 +22,85 @@ class DifferentTaskSets(GagpoError, ValueError):
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One result compared with the baseline, in success or in mean reward.
+class ComparedDifference(Difference):
+    """One result compared with the baseline in one measure.
 
-    rise: its success rate, or mean reward, minus the baseline's.
-    p: of the paired test named ``test``.
-    p_holm: ``p`` corrected for all comparisons of the table.
-    gained, lost: number of tasks solved more or less often than by the baseline, or with a higher or lower reward.
-    """
-
-    label: str
-    rise: Interval
-    p: float
-    p_holm: float
-    test: str
-    gained: int
-    lost: int
-
-    def record(self) -> dict[str, object]:
-        """JSON-ready values."""
-        facts = {name: value for name, value in vars(self).items() if name not in ("label", "rise")}
-        return {**self.rise.record(), **facts}
-
-
-@dataclass(frozen=True)
-class AtKDifference:
-    """One result compared with the baseline in a measure of k episodes, such as pass@8.
-
-    p_holm: its p-value corrected for all results and all k of the measure.
+    p_holm: ``p`` corrected for all comparisons of the measure, in pass@k and the like for all k too.
     """
 
     measure: Measure
     label: str
-    k: int
-    difference: KDifference
     p_holm: float
 
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
-        return {
-            "measure": self.measure.name,
-            "label": self.label,
-            "k": self.k,
-            **self.difference.rise.record(),
-            "p": self.difference.p,
-            "p_holm": self.p_holm,
-            "test": self.difference.test,
-        }
+        values = {**self.rise.record(), "p": self.p, "p_holm": self.p_holm, "test": self.test}
+        if self.measure in FIRST:
+            return {**values, "gained": self.gained, "lost": self.lost}
+        return {"measure": self.measure.name, "label": self.label, "k": self.measure.k, **values}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Results by label, the baseline first, and a difference for each of the others.
+    """Results by label, the baseline first, and what the others differ from it in.
 
-    ks: the k of pass@k and the like; empty if they are not compared.
-    at_k: the differences in these measures, by measure, result and k.
-    rewards: the differences in mean reward; empty where it says no more than success does.
+    differences: in success; in mean reward, unless it says no more than success does; in the measures of k episodes.
+    at_k: the measures of k episodes; empty if they are not compared.
     """
 
     results: dict[str, EvalResult]
-    differences: tuple[Difference, ...]
-    ks: tuple[int, ...] = ()
-    at_k: tuple[AtKDifference, ...] = ()
-    rewards: tuple[Difference, ...] = ()
+    differences: tuple[ComparedDifference, ...]
+    at_k: tuple[Measure, ...] = ()
 
     @property
     def baseline(self) -> str:
         return next(iter(self.results))
 
+    @property
+    def first(self) -> list[Measure]:
+        """The measures that come first: mean reward, success, or both."""
+        return shown_measures(self.results.values())
+
+    def of(self, *measures: Measure) -> list[ComparedDifference]:
+        """The differences in some measures."""
+        return [row for row in self.differences if row.measure in measures]
+
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
+        rewards = {row.label: row.record() for row in self.of(REWARD)}
+        at_k: dict[str, object] = {}
+        if self.at_k:
+            ks = sorted({measure.k for measure in self.at_k})
+            at_k["at_k"] = {label: at_k_record(result, ks) for label, result in self.results.items()}
+            at_k["at_k_differences"] = [row.record() for row in self.of(*self.at_k)]
         return {
             "baseline": self.baseline,
             "results": {label: result.summary() for label, result in self.results.items()},
-            "differences": {difference.label: difference.record() for difference in self.differences},
-            **self._reward_record(),
-            **self._at_k_record(),
+            "differences": {row.label: row.record() for row in self.of(SUCCESS)},
+            **({"reward_differences": rewards} if rewards else {}),
+            **at_k,
         }
-
-    def _reward_record(self) -> dict[str, object]:
-        """The differences in mean reward; nothing if they are not compared."""
-        if not self.rewards:
-            return {}
-        return {"reward_differences": {difference.label: difference.record() for difference in self.rewards}}
-
-    def _at_k_record(self) -> dict[str, object]:
-        """The measures of k episodes; nothing if they are not compared."""
-        if not self.ks:
-            return {}
-        differences = [difference.record() for difference in self.at_k]
-        values = {label: at_k_record(result, self.ks) for label, result in self.results.items()}
-        return {"at_k": values, "at_k_differences": differences}
 
     @property
     def note(self) -> str:
         """What the differences are, and the tests behind their p-values."""
-        differences = [*self.rewards, *(self.differences if self.headline.success else ())]
-        names = {difference.test for difference in differences} | {row.difference.test for row in self.at_k}
-        tests = ", ".join(sorted(names))
-        return f"against {self.baseline}; 95 % intervals, paired by task; p: {tests}"
-
-    @property
-    def headline(self) -> Headline:
-        """Which numbers are shown first."""
-        return joint_headline(self.results.values())
+        names = {row.test for row in self.of(*self.first, *self.at_k)}
+        return f"against {self.baseline}; 95 % intervals, paired by task; p: {', '.join(sorted(names))}"
 
     def difference_tables(self) -> list[Table]:
         """Differences in mean reward, in success, or both: one row per result that is compared with the baseline."""
-        tables = []
-        if self.rewards:
-            tables.append(_reward_difference_table(self.rewards))
-        if self.headline.success:
-            tables.append(_difference_table("difference, success" if self.rewards else "difference", self.differences))
-        return tables
+        names = ["difference", "difference, success"]  # the rewards' table names its measure in the next column
+        return [difference_table([name], self.of(measure)) for name, measure in zip(names, self.first, strict=False)]
 
     def at_k_difference_tables(self) -> list[Table]:
         """One table per measure of k episodes, one row per result and k."""
-        tables = []
-        for measure, differences in groupby(self.at_k, key=lambda row: row.measure):
-            rows = [
-                [
-                    row.label,
-                    str(row.k),
-                    measured(row.difference.rise, measure, signed=True),
-                    p_value(row.p_holm),
-                ]
-                for row in differences
-            ]
-            p_name = "p (Holm)" if len(rows) > 1 else "p"
-            header = [f"difference, {measure.name}", "k", "points" if measure.share else "rise", p_name]
-            tables.append(Table(header, rows))
-        return tables
+        names = dict.fromkeys(measure.name for measure in self.at_k)
+        return [
+            difference_table(
+                [f"difference, {name}", "k"], [row for row in self.differences if row.measure.name == name]
+            )
+            for name in names
+        ]
 
     def lines(self, width: int = WIDTH) -> list[str]:
         """The tables as ASCII lines of at most ``width`` columns."""
@@ -187,7 +120,7 @@ class Comparison:
         return "run " + ", ".join(f"{number} x ({label})" for label, number in tries.items())
 
     def _at_k_tables(self, width: int) -> list[Table]:
-        rates = at_k_table(self.results, self.ks)
+        rates = at_k_table(self.results, self.at_k)
         return [*(rates.split(width, keys=2) if rates else []), *self.at_k_difference_tables()]
 
 
@@ -196,42 +129,28 @@ def _fitting(table: Table, width: int) -> list[Table]:
     return [table] if table.fits(width) or "mean reward" not in table.header else table.split(width)
 
 
-def _difference_table(name: str, differences: Sequence[Difference]) -> Table:
-    rows = [
-        [
-            difference.label,
-            with_interval(difference.rise, signed=True),
-            str(difference.gained),
-            str(difference.lost),
-            p_value(difference.p_holm),
-        ]
-        for difference in differences
-    ]
-    return Table([name, "points", "better", "worse", _p_name(differences)], rows)
+def difference_table(keys: Sequence[str], differences: Sequence[ComparedDifference]) -> Table:
+    """Differences in one measure.
 
-
-def _reward_difference_table(differences: Sequence[Difference]) -> Table:
-    """The number of tasks with a higher and a lower reward share a column, because rewards take more letters."""
-    rows = [
-        [
-            difference.label,
-            reward_with_interval(difference.rise, signed=True),
-            f"{difference.gained}/{difference.lost}",
-            p_value(difference.p_holm),
-        ]
-        for difference in differences
-    ]
-    return Table(["difference", "mean reward", "up/down", _p_name(differences)], rows)
-
-
-def _p_name(differences: Sequence[Difference]) -> str:
-    return "p (Holm)" if len(differences) > 1 else "p"
+    keys: the header of the columns with a result's label and, of measures of k episodes, with k.
+    """
+    measure = differences[0].measure
+    # The numbers of tasks with a higher and a lower reward share a column, because rewards take more letters.
+    counts = {SUCCESS: ["better", "worse"], REWARD: ["up/down"]}.get(measure, [])
+    rows = []
+    for row in differences:
+        numbers = [str(row.gained), str(row.lost)]
+        numbers = ["/".join(numbers)] if measure == REWARD else numbers[: len(counts)]
+        label = [row.label, str(row.measure.k)][: len(keys)]
+        rows.append([*label, measure.unit.interval(row.rise, signed=True), *numbers, p_value(row.p_holm)])
+    rise = measure.name if measure == REWARD else measure.unit.difference
+    return Table([*keys, rise, *counts, "p (Holm)" if len(rows) > 1 else "p"], rows)
 
 
 def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | None = None) -> Comparison:
     """Compare every result with the first.
 
-    pass_at: the k of pass@k; by default those of :func:`gagpo.eval.at_k.shown_ks`.
+    pass_at: the k of pass@k; by default those of :func:`gagpo.eval.results.measures_of_k`.
 
     Raises:
         DifferentTaskSets: the results have different tasks or conditions.
@@ -242,56 +161,17 @@ def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | 
     (baseline, first), *remaining = results.items()
     for label, other in remaining:
         require_same_task_set(baseline, first, label, other)
-    tests = [paired_test(first.counts, other.counts, first.units) for _, other in remaining]
-    corrected = holm([p for p, _ in tests])
-    ks = shown_ks(results, pass_at)
-    return Comparison(
-        dict(results),
-        tuple(
-            _difference(label, first, other, p, p_holm, test)
-            for (label, other), (p, test), p_holm in zip(remaining, tests, corrected, strict=True)
-        ),
-        tuple(ks),
-        tuple(_at_k_differences(results, ks)) if ks else (),
-        _reward_differences(results) if joint_headline(results.values()).reward else (),
-    )
-
-
-def _reward_differences(results: Mapping[str, EvalResult]) -> tuple[Difference, ...]:
-    """The differences in mean reward, paired by task."""
-    (_, first), *remaining = results.items()
-    before = first.task_rewards
-    tests = [paired_mean_test(before, other.task_rewards, first.units) for _, other in remaining]
-    corrected = holm([p for p, _ in tests])
-    differences = []
-    for (label, other), (p, test), p_holm in zip(remaining, tests, corrected, strict=True):
-        after = other.task_rewards
-        gained = sum(b > a for a, b in zip(before, after, strict=True))
-        lost = sum(b < a for a, b in zip(before, after, strict=True))
-        rise = paired_mean_difference(before, after, clusters=first.units)
-        differences.append(Difference(label, rise, p, p_holm, test, gained, lost))
-    return tuple(differences)
-
-
-def _at_k_differences(results: Mapping[str, EvalResult], ks: Sequence[int]) -> Iterator[AtKDifference]:
-    first, *remaining = results.items()
-    for measure in measures_of(results.values()):
-        rows = [
-            (label, k, difference)
-            for label, other in remaining
-            for k, difference in measure.differences(first[1], other, ks).items()
+    at_k = measures_of_k(results, pass_at)
+    rewards = [REWARD] if REWARD in shown_measures(results.values()) else []
+    differences: list[ComparedDifference] = []
+    for _, of_name in groupby([SUCCESS, *rewards, *at_k], key=lambda measure: measure.name):
+        pairs = [(label, measure) for (label, _), measure in product(remaining, of_name)]
+        rises = [first.difference(results[label], measure) for label, measure in pairs]
+        differences += [
+            ComparedDifference(**vars(rise), measure=measure, label=label, p_holm=p_holm)
+            for (label, measure), rise, p_holm in zip(pairs, rises, holm([rise.p for rise in rises]), strict=True)
         ]
-        corrected = holm([difference.p for _, _, difference in rows])
-        for (label, k, difference), p_holm in zip(rows, corrected, strict=True):
-            yield AtKDifference(measure, label, k, difference, p_holm)
-
-
-def _difference(label: str, first: EvalResult, other: EvalResult, p: float, p_holm: float, test: str) -> Difference:
-    pairs = list(zip(zip(*first.counts, strict=True), zip(*other.counts, strict=True), strict=True))
-    gained = sum(after * tries > before * again for (before, tries), (after, again) in pairs)
-    lost = sum(after * tries < before * again for (before, tries), (after, again) in pairs)
-    rise = paired_difference(first.counts, other.counts, clusters=first.units)
-    return Difference(label, rise, p, p_holm, test, gained, lost)
+    return Comparison(dict(results), tuple(differences), tuple(at_k))
 
 
 def require_same_task_set(label: str, first: EvalResult, other_label: str, other: EvalResult) -> None:

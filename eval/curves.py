@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,17 +15,16 @@ from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
 from gagpo.base.terminal import printable
+from gagpo.eval.measures import SUCCESS, Measure, measures_in
 from gagpo.eval.runs import Run, trailing_mean
 from gagpo.eval.statistics import Interval
-from gagpo.runs.headline import joint
+from gagpo.runs.headline import SUCCESS_RATE, joint
 from gagpo.runs.register import find
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-METRIC = "success_rate"
-REWARD = "reward_mean"
 FORMATS = ("pdf", "svg", "png")
 """Suffixes of figures; PDF and SVG for papers, since they are drawn as lines."""
 
@@ -93,24 +93,23 @@ def band(lines: Sequence[Line], pointwise: bool = False) -> Band | None:
     return Band(points, values.mean(axis=0), values.min(axis=0), values.max(axis=0)) if len(points) else None
 
 
-def training_lines(runs: Sequence[Run], x: str, smooth: int = 1, metric: str = METRIC) -> list[Line]:
+def training_lines(runs: Sequence[Run], x: str, smooth: int = 1, metric: str = SUCCESS_RATE) -> list[Line]:
     """A metric of training of each run, as a trailing mean over ``smooth`` iterations."""
     lines = [run.series(metric, X_KEYS[x]) for run in runs]
     return [(xs, trailing_mean(ys, smooth)) for xs, ys in lines]
 
 
 def evaluation_points(
-    runs: Sequence[Run], split: str, x: str, metric: str = METRIC
+    runs: Sequence[Run], split: str, x: str, measure: Measure = SUCCESS
 ) -> list[tuple[list[float], list[Interval]]]:
-    """The x of each run's evaluations on ``split``, and their success rates or mean rewards."""
+    """The x of each run's evaluations on ``split``, and a measure of them."""
     series = []
     for run in runs:
         points: dict[float, Interval] = {}
         for evaluation in run.trained(split):  # the later of two evaluations at one x counts
             at = None if evaluation.iteration is None else run.at(evaluation.iteration, X_KEYS[x])
             if at is not None:
-                result = evaluation.result
-                points[at] = result.mean_reward if metric == REWARD else result.success
+                points[at] = evaluation.result.estimate(measure)
         series.append((sorted(points), [points[at] for at in sorted(points)]))
     return series
 
@@ -118,28 +117,26 @@ def evaluation_points(
 def chart_panels(groups: Mapping[str, Sequence[Run]], x: str, smooth: int) -> list[ChartPanel]:
     """A plot of training, and one for each split that was evaluated at least twice.
 
-    Of mean rewards, of success, or first of rewards and then of success: see :class:`gagpo.runs.headline.Headline`.
+    Of mean rewards, of success, or first of rewards and then of success: see :data:`gagpo.runs.headline.Headline`.
     """
     headline = joint(run.outcomes for group in groups.values() for run in group).headline
-    rewards = _panels_of(groups, x, smooth, REWARD) if headline.reward else []
-    return [*rewards, *(_panels_of(groups, x, smooth, METRIC) if headline.success else [])]
+    return [panel for measure in measures_in(headline) for panel in _panels_of(groups, x, smooth, measure)]
 
 
-def _panels_of(groups: Mapping[str, Sequence[Run]], x: str, smooth: int, metric: str) -> list[ChartPanel]:
+def _panels_of(groups: Mapping[str, Sequence[Run]], x: str, smooth: int, measure: Measure) -> list[ChartPanel]:
     """The plots of the mean reward or of success."""
     panels: list[ChartPanel] = []
-    bounded = metric == METRIC
-    unit = find(metric).unit
-    training = {label: training_lines(group, x, smooth, metric) for label, group in groups.items()}
+    metric = find(measure.metric)
+    panel = partial(ChartPanel, unit=metric.unit, bounded=measure == SUCCESS)
+    training = {label: training_lines(group, x, smooth, metric.name) for label, group in groups.items()}
     if any(line[0] for lines in training.values() for line in lines):
-        panels.append(ChartPanel(f"{find(metric).caption}{_window(smooth)}", training, unit=unit, bounded=bounded))
-    name = "success" if bounded else "mean reward"
+        panels.append(panel(f"{metric.caption}{_window(smooth)}", training))
     for split in dict.fromkeys(split for group in groups.values() for run in group for split in run.splits()):
-        points = {label: evaluation_points(group, split, x, metric) for label, group in groups.items()}
+        points = {label: evaluation_points(group, split, x, measure) for label, group in groups.items()}
         lines = {label: [(at, [r.value for r in rates]) for at, rates in group] for label, group in points.items()}
         if any(len(line[0]) > 1 for seeds in lines.values() for line in seeds):
             intervals = {label: [rates for _, rates in group] for label, group in points.items()}
-            panels.append(ChartPanel(f"{name} on {split}{_missing(lines)}", lines, intervals, unit, bounded))
+            panels.append(panel(f"{measure.name} on {split}{_missing(lines)}", lines, intervals))
     return panels
 
 
@@ -162,7 +159,7 @@ def metric_panel(groups: Mapping[str, Sequence[Run]], metric: str, x: str, smoot
         raise InvalidArgument(f"there is no curve to draw: no run has {metric!r} over {X_KEYS[x]!r}")
     about = find(metric)
     return ChartPanel(
-        f"{about.caption}{_window(smooth)}", lines, unit=about.unit, bounded=metric.partition("/")[0] == METRIC
+        f"{about.caption}{_window(smooth)}", lines, unit=about.unit, bounded=metric.partition("/")[0] == SUCCESS_RATE
     )
 
 
@@ -191,7 +188,7 @@ def plot_curves(
 
     panels = chart_panels(groups, x, smooth) if metric is None else [metric_panel(groups, metric, x, smooth)]
     if not panels:
-        raise InvalidArgument(f"there is no curve to draw: no run has {METRIC!r} over {X_KEYS[x]!r}")
+        raise InvalidArgument(f"there is no curve to draw: no run has {SUCCESS_RATE!r} over {X_KEYS[x]!r}")
     names = {label: label if metric is None else f"{label}{_drawn(panels[0].lines[label])}" for label in groups}
     legend = 0.0 if metric is None else 0.08 * min(60, max(map(len, names.values())))  # inches more for its names
     rows = _rows_of(panels)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from gagpo.data import SUCCESS_ASSUMED, Invalid, episode_record
 from gagpo.eval.journal import read_journal
 from gagpo.eval.results import EvalResult
-from gagpo.runs.headline import Outcomes, is_graded
+from gagpo.runs.headline import Outcomes
 from gagpo.runs.reading import BadResult, Document, read_as, validated
 
 HEAD = re.compile(rb'\s*{\s*"format":\s*"gagpo (evaluation|journal) ')
@@ -121,12 +121,7 @@ class EpisodeRecord(Document):
 def outcomes_of(episodes: Sequence[EpisodeRecord]) -> Outcomes:
     """What occurred in episodes, apart from failed ones, which decides the numbers that come first."""
     finished = [episode for episode in episodes if episode.outcome != "failed"]
-    return Outcomes(
-        graded=any(is_graded(episode.reward) for episode in finished),
-        rewarded=any(episode.reward != 0 for episode in finished),
-        succeeded=any(episode.success for episode in finished),
-        assumed=any(SUCCESS_ASSUMED in episode.info for episode in finished),
-    )
+    return Outcomes.of([(episode.reward, episode.success, SUCCESS_ASSUMED in episode.info) for episode in finished])
 
 
 def episode_files(run: Path) -> tuple[list[Path], list[str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gagpo.runs.headline import headline_of_rows
+from gagpo.runs.headline import REWARD_MEAN, headline_of_rows
 from gagpo.runs.register import environments_of, of_environment
 
 Row = Mapping[str, float]
@@ -228,7 +228,9 @@ def invalid(rows: Sequence[Row]) -> HealthFinding | None:
         return HealthFinding("good", sentence)
     leading = max(INVALID, key=lambda name: -1.0 if math.isnan(kind := recent(rows, name)) else kind)
     cause, meaning = INVALID[leading]
-    earns = recent(rows, "success_rate") > 0 or (headline_of_rows(rows).reward and recent(rows, "reward_mean") > 0)
+    earns = recent(rows, "success_rate") > 0 or (
+        REWARD_MEAN in headline_of_rows(rows) and recent(rows, REWARD_MEAN) > 0
+    )
     if leading != "invalid_cut" and earns:  # a model that succeeds speaks the language
         return HealthFinding("watch", f"{sentence}, most {cause}: they cost turns")
     return HealthFinding("bad" if share > 0.5 else "watch", f"{sentence}, most {cause}: {meaning}")
@@ -246,31 +248,26 @@ def collapse(rows: Sequence[Row]) -> HealthFinding | None:
 
 
 def progress(rows: Sequence[Row]) -> HealthFinding | None:
-    """Recent success, or mean reward, compared with the first iterations."""
+    """Recent success, or mean reward, compared with the first iterations.
+
+    The limits of rewards are relative to their range so far, because rewards have any unit.
+    """
     if len(rows) < 2 * RECENT:
         return None
-    if headline_of_rows(rows).reward:
-        return _progress_of_reward(rows)
-    first, last = recent(rows[:RECENT], "success_rate"), recent(rows, "success_rate")
+    metric, *_ = headline_of_rows(rows)
+    first, last = recent(rows[:RECENT], metric), recent(rows, metric)
     if math.isnan(first) or math.isnan(last):
         return None
-    sentence = f"success in training went from {_percent(first)} to {_percent(last)}"
-    if last < first - 0.1:
+    if metric == REWARD_MEAN:
+        rewards = [row[metric] for row in rows if math.isfinite(row.get(metric, math.nan))]
+        worse, better = 0.5 * (max(rewards) - min(rewards)), 0.25 * (max(rewards) - min(rewards))
+        sentence = f"mean reward in training went from {first:.3g} to {last:.3g}"
+    else:
+        worse, better = 0.1, 0.02
+        sentence = f"success in training went from {_percent(first)} to {_percent(last)}"
+    if last < first - worse:
         return HealthFinding("bad", f"{sentence}: it is getting worse")
-    return HealthFinding("good" if last > first + 0.02 else "watch", sentence)
-
-
-def _progress_of_reward(rows: Sequence[Row]) -> HealthFinding | None:
-    """The limits are relative to the range of the rewards so far, because rewards have any unit."""
-    rewards = [row["reward_mean"] for row in rows if math.isfinite(row.get("reward_mean", math.nan))]
-    first, last = recent(rows[:RECENT], "reward_mean"), recent(rows, "reward_mean")
-    if math.isnan(first) or math.isnan(last):
-        return None
-    span = max(rewards) - min(rewards)
-    sentence = f"mean reward in training went from {first:.3g} to {last:.3g}"
-    if last < first - 0.5 * span:
-        return HealthFinding("bad", f"{sentence}: it is getting worse")
-    return HealthFinding("good" if last > first + 0.25 * span else "watch", sentence)
+    return HealthFinding("good" if last > first + better else "watch", sentence)
 
 
 def failures(rows: Sequence[Row]) -> HealthFinding | None:

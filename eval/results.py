@@ -1,4 +1,4 @@
-"""The result of an evaluation: its task set, every try, and the numbers computed from them.
+"""The result of an evaluation: its task set, every try, and the measures of them.
 
 A result file stores each try, so that two files can be compared task by task. It contains no date and no machine: equal
 evaluations give equal files.
@@ -6,31 +6,31 @@ evaluations give equal files.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, StrictBool, StrictStr
 from pydantic.dataclasses import dataclass
 
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode
 from gagpo.envs.lookup import TaskClusters, clusters_of, declared
-from gagpo.eval.statistics import Clusters, Interval, cluster_bootstrap, clustered_wilson, pass_at_k
-from gagpo.runs.headline import Headline, Outcomes, is_graded, joint
+from gagpo.eval.at_k import powers_of_two
+from gagpo.eval.measures import MAJORITY, OF_K, PASS, REWARD, SUCCESS, Difference, Measure, has_votes, measures_in
+from gagpo.eval.statistics import Clusters, Interval
+from gagpo.eval.tries import CHECKED, Count, Number, TaskResult, Try
+from gagpo.runs.headline import Outcomes, joint
 from gagpo.runs.reading import BadResult, Document, parse, read_text, shortened, validated
 
 FORMAT = "gagpo evaluation 1"
-LONGEST_ANSWER = 200  # characters of an answer that are stored
 SHOWN = 120  # characters of a value in an error about task sets
-CHECKED = ConfigDict(allow_inf_nan=False)
 
 
 def _plain_json(value: object) -> object:
@@ -41,8 +41,7 @@ def _plain_json(value: object) -> object:
         raise ValueError(f"plain JSON values ({error})") from None
 
 
-Count = Annotated[int, Field(strict=True, ge=0)]
-Number = Annotated[float, Field(strict=True)]
+T = TypeVar("T")
 AtLeastOne = Annotated[int, Field(strict=True, ge=1)]
 JsonObject = Annotated[dict[str, object], BeforeValidator(_plain_json)]
 
@@ -99,105 +98,6 @@ def _differs(name: str, value: object, other: object) -> str:
     return f"{name} {shortened(value, SHOWN)} against {shortened(other, SHOWN)}"
 
 
-@dataclass(frozen=True, config=CHECKED)
-class Try:
-    """One episode in short. A failed one is never a success.
-
-    invalid: turns without a valid action.
-    cut: turns whose response ended at the token limit.
-    withheld: turns in which a server gave no answer of the model, because of its filter or a refusal; not in
-        ``invalid``.
-    answer: canonical final answer, for majority votes; None if it has none, or with one try per task.
-    solution: hash of the actions of a success, to count distinct ones; None as for ``answer``.
-    """
-
-    success: StrictBool
-    reward: Number
-    turns: Count
-    invalid: Count
-    outcome: Literal["terminated", "truncated", "failed"] = "terminated"
-    restarts: Count = 0
-    cut: Count = 0
-    withheld: Count = 0
-    answer: StrictStr | None = None
-    solution: StrictStr | None = None
-
-    @classmethod
-    def of(cls, episode: Episode, several: bool = False) -> Try:
-        """An episode in short. several: one of several at its task, so answer and solution are noted."""
-        success = bool(episode.success) and episode.outcome != "failed"
-        return cls(
-            success=success,
-            reward=float(episode.reward),
-            turns=len(episode.turns),
-            invalid=sum(not turn.valid and turn.invalid != "withheld" for turn in episode.turns),
-            outcome=episode.outcome,  # type: ignore[arg-type]  # checked
-            restarts=int(episode.restarts),
-            cut=sum(turn.cut for turn in episode.turns),
-            withheld=sum(turn.invalid == "withheld" for turn in episode.turns),
-            answer=_answer(episode) if several else None,
-            solution=_solution(episode) if several and success else None,
-        )
-
-    def record(self) -> dict[str, object]:
-        """JSON-ready values, without ``withheld`` if it is 0 and without answer and solution if there is none."""
-        optional = {"withheld": 0, "answer": None, "solution": None}
-        return {name: value for name, value in asdict(self).items() if name not in optional or value != optional[name]}
-
-
-def _answer(episode: Episode) -> str | None:
-    """The environment's canonical answer; a hash of a long one. The text comes from a model: any characters."""
-    answer = episode.info.get("answer")
-    text = "" if answer is None else str(answer).strip().encode("utf-8", "backslashreplace").decode()
-    return (text if len(text) <= LONGEST_ANSWER else _digest(text)) or None
-
-
-def _solution(episode: Episode) -> str:
-    """A hash of the actions that the environment accepted, without differences in white space.
-
-    The action of a turn of several calls consists of its valid calls, even if one of the calls is invalid.
-    """
-    accepted = [turn.action for turn in episode.turns if turn.valid or (turn.calls and turn.invalid != "refused")]
-    return _digest(json.dumps([" ".join(action.split()) for action in accepted if action.strip()]))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, config=CHECKED)
-class TaskResult:
-    """The tries of one task, in order."""
-
-    task: StrictStr
-    task_type: StrictStr
-    tries: tuple[Try, ...]
-
-    @property
-    def successes(self) -> int:
-        return sum(attempt.success for attempt in self.tries)
-
-    @property
-    def reward_sum(self) -> float:
-        """Sum of the rewards of its episodes."""
-        return math.fsum(attempt.reward for attempt in self.tries)
-
-    def record(self) -> dict[str, object]:
-        """JSON-ready values."""
-        tries = [attempt.record() for attempt in self.tries]
-        return {"task": self.task, "task_type": self.task_type, "tries": tries}
-
-
-def _mean_reward(tasks: Sequence[TaskResult], clusters: Clusters = None) -> Interval:
-    rewards, tries = [task.reward_sum for task in tasks], [len(task.tries) for task in tasks]
-    return cluster_bootstrap(rewards, tries, clusters=clusters)
-
-
-def _success(tasks: Sequence[TaskResult], clusters: Clusters = None) -> Interval:
-    successes, tries = [task.successes for task in tasks], [len(task.tries) for task in tasks]
-    return clustered_wilson(successes, tries, clusters=clusters)
-
-
 def _tries(episodes: Iterable[Episode], several: bool) -> tuple[Try, ...]:
     return tuple(Try.of(episode, several) for episode in sorted(episodes, key=lambda episode: episode.sample))
 
@@ -248,11 +148,6 @@ class EvalResult:
     # Numbers ----------------------------------------------------------------------------------------------------------
 
     @property
-    def counts(self) -> tuple[list[int], list[int]]:
-        """Successes and tries of every task, in the order of ``tasks``."""
-        return [task.successes for task in self.tasks], [len(task.tries) for task in self.tasks]
-
-    @property
     def every_try(self) -> list[Try]:
         return [attempt for task in self.tasks for attempt in task.tries]
 
@@ -278,17 +173,29 @@ class EvalResult:
     @property
     def success(self) -> Interval:
         """Success rate over all tries with its interval over tasks, or over their clusters."""
-        return _success(self.tasks, self.units)
+        return self.estimate(SUCCESS)
+
+    @property
+    def mean_reward(self) -> Interval:
+        """Mean reward of an episode without penalties, with a bootstrap interval over tasks."""
+        return self.estimate(REWARD)
+
+    def estimate(self, measure: Measure) -> Interval:
+        """A measure with its 95 % interval over tasks, or over their clusters."""
+        return measure.estimate(self.tasks, self.units)
+
+    def difference(self, other: EvalResult, measure: Measure) -> Difference:
+        """``other`` minus this result in a measure. Both have the same tasks."""
+        return measure.difference(self.tasks, other.tasks, self.units)
 
     @property
     def by_type(self) -> dict[str, Interval]:
         """Success rate of each task type, sorted by name."""
-        return {task_type: _success(tasks, units) for task_type, (tasks, units) in self._tasks_by_type().items()}
+        return self.estimates_by_type(SUCCESS)
 
-    @property
-    def reward_by_type(self) -> dict[str, Interval]:
-        """Mean reward of each task type, sorted by name, with a bootstrap interval over tasks."""
-        return {task_type: _mean_reward(tasks, units) for task_type, (tasks, units) in self._tasks_by_type().items()}
+    def estimates_by_type(self, measure: Measure) -> dict[str, Interval]:
+        """A measure of the tasks of each type, sorted by name."""
+        return {task_type: measure.estimate(*tasks) for task_type, tasks in self._tasks_by_type().items()}
 
     def _tasks_by_type(self) -> dict[str, tuple[list[TaskResult], list[str] | None]]:
         """The tasks of each type, with their clusters."""
@@ -305,30 +212,10 @@ class EvalResult:
         return sum(task.task_type == kind for task in self.tasks)
 
     @property
-    def mean_reward(self) -> Interval:
-        """Mean reward of an episode without penalties, with a bootstrap interval over tasks."""
-        return _mean_reward(self.tasks, self.units)
-
-    @property
-    def task_rewards(self) -> list[float]:
-        """Mean reward of the episodes of every task, in the order of ``tasks``."""
-        return [task.reward_sum / len(task.tries) for task in self.tasks]
-
-    @property
     def outcomes(self) -> Outcomes:
         """What occurred in its episodes, apart from failed ones."""
         finished = [attempt for attempt in self.every_try if attempt.outcome != "failed"]
-        return Outcomes(
-            graded=any(is_graded(attempt.reward) for attempt in finished),
-            rewarded=any(attempt.reward != 0 for attempt in finished),
-            succeeded=any(attempt.success for attempt in finished),
-            assumed=self.success_assumed,
-        )
-
-    @property
-    def headline(self) -> Headline:
-        """Which numbers are shown first."""
-        return self.outcomes.headline
+        return Outcomes.of([(attempt.reward, attempt.success, self.success_assumed) for attempt in finished])
 
     @property
     def mean_turns(self) -> float:
@@ -372,11 +259,8 @@ class EvalResult:
     def pass_at_k(self) -> dict[int, float]:
         """Mean unbiased pass@k over tasks, for k = 1, 2, 4, ... and all tries; empty with one try per task."""
         tries = self.task_set.tries
-        if tries == 1:
-            return {}
-        ks = powers_of_two(tries)
-        passed = {k: [pass_at_k(tries, task.successes, k) for task in self.tasks] for k in ks}
-        return {k: math.fsum(of_tasks) / len(self.tasks) for k, of_tasks in passed.items()}
+        ks = powers_of_two(tries) if tries > 1 else []
+        return {k: math.fsum(PASS.at(k).values(self.tasks)) / len(self.tasks) for k in ks}
 
     def summary(self) -> dict[str, object]:
         """Every number above as JSON-ready values, NaN as None."""
@@ -403,9 +287,10 @@ class EvalResult:
 
     def _reward_record(self) -> dict[str, object]:
         """The mean reward of each task type, if mean rewards come first."""
-        if not self.headline.reward:
+        if REWARD not in shown_measures([self]):
             return {}
-        return {"reward_task_types": {task_type: reward.record() for task_type, reward in self.reward_by_type.items()}}
+        rewards = self.estimates_by_type(REWARD)
+        return {"reward_task_types": {task_type: reward.record() for task_type, reward in rewards.items()}}
 
     # Files ------------------------------------------------------------------------------------------------------------
 
@@ -477,32 +362,66 @@ class ResultHead(Document):
     summary: ResultSummary
 
 
-def powers_of_two(most: int) -> list[int]:
-    """1, 2, 4, ... below ``most``, and ``most``.
-
-    >>> powers_of_two(6)
-    [1, 2, 4, 6]
-    """
-    return [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
-
-
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def joint_headline(results: Iterable[EvalResult]) -> Headline:
-    """Which numbers of several results are shown first, the same for all."""
-    return joint(result.outcomes for result in results).headline
+# Measures of several results ------------------------------------------------------------------------------------------
 
 
-def whole_reward(results: Iterable[EvalResult]) -> Interval:
-    """Mean reward over all episodes of several task sets with its bootstrap interval over tasks."""
-    return _mean_reward(*_pooled(results))
+def shown_measures(results: Iterable[EvalResult]) -> list[Measure]:
+    """The measures of several results that come first, the same for all: mean reward, success, or both."""
+    return measures_in(joint(result.outcomes for result in results).headline)
 
 
-def whole(results: Iterable[EvalResult]) -> Interval:
-    """Success rate over all tries of several task sets with its interval over tasks."""
-    return _success(*_pooled(results))
+def measures_of_k(results: Mapping[str, EvalResult], pass_at: Sequence[int] | None = None) -> list[Measure]:
+    """pass@k, majority@k and solutions@k at each k to show: those that all results have.
+
+    results: by label. majority@k needs an answer in at least one of them.
+    pass_at: the k; by default 1, 2, 4, ... and the smallest number of episodes per task. By default there are none if a
+        result has one episode per task, or no result reports success.
+
+    Raises:
+        InvalidArgument: a k of ``pass_at`` exceeds the episodes per task of a result.
+    """
+    ks = pass_at
+    if ks is None:
+        fewest = min(result.task_set.tries for result in results.values())
+        ks = powers_of_two(fewest) if fewest > 1 and SUCCESS in shown_measures(results.values()) else []
+    for label, result in results.items():
+        _require_episodes(label, result.task_set.tries, ks)
+    has_answers = any(has_votes(result.tasks) for result in results.values())
+    measures = [measure for measure in OF_K if all(measure.stored(result.tasks) for result in results.values())]
+    return [measure.at(k) for measure in measures if has_answers or measure is not MAJORITY for k in ks]
+
+
+def _require_episodes(label: str, tries: int, pass_at: Sequence[int]) -> None:
+    """Raise :class:`InvalidArgument` if a k exceeds the episodes per task."""
+    if pass_at and max(pass_at) > tries:
+        tries_in_words = "1 episode" if tries == 1 else f"{tries} episodes"
+        advice = f"evaluate it with --episodes-per-task {max(pass_at)}, or choose at most {tries}"
+        raise InvalidArgument(
+            f"--pass-at {max(pass_at)}: {label} has {tries_in_words} per task", key="--pass-at", advice=advice
+        )
+
+
+def by_name_and_k(measures: Iterable[Measure], record: Callable[[Measure], T]) -> dict[str, dict[str, T]]:
+    """What ``record`` returns for each measure of k episodes, by its name and k, as JSON-ready values."""
+    records: dict[str, dict[str, T]] = {}
+    for measure in measures:
+        records.setdefault(measure.name, {})[str(measure.k)] = record(measure)
+    return records
+
+
+def at_k_record(result: EvalResult, pass_at: Sequence[int] | None = None) -> dict[str, dict[str, dict[str, float]]]:
+    """The intervals of a result by measure and k, as JSON-ready values."""
+    measures = measures_of_k({"": result}, pass_at)
+    return by_name_and_k(measures, lambda measure: result.estimate(measure).record())
+
+
+def whole(results: Iterable[EvalResult], measure: Measure = SUCCESS) -> Interval:
+    """A measure over all tries of several task sets with its interval over tasks."""
+    return measure.estimate(*_pooled(results))
 
 
 def _pooled(results: Iterable[EvalResult]) -> tuple[list[TaskResult], Clusters]:

@@ -13,14 +13,13 @@ from gagpo.eval.curves import (
     GREY,
     INK,
     MARKERS,
-    METRIC,
-    REWARD,
     empty_figure,
     evaluation_points,
     literal,
     plain_axes,
     write_figure,
 )
+from gagpo.eval.measures import SUCCESS, Measure, measures_in
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import Interval
 from gagpo.runs.register import find
@@ -54,15 +53,13 @@ def plot_run(run: Run, output: Path) -> Path:
 
     Raises: InvalidArgument if there is nothing to draw.
     """
-    headline = run.headline
-    metrics = [name for name, is_drawn in ((REWARD, headline.reward), (METRIC, headline.success)) if is_drawn]
-    plots = {name: lines for name in metrics if (lines := run_lines(run, name))}
+    plots = {measure: lines for measure in measures_in(run.headline) if (lines := run_lines(run, measure))}
     if not plots:
         raise InvalidArgument(f"there is no curve to draw: {run.name} has neither iterations nor evaluations")
     figure = empty_figure(WIDTH * len(plots), HEIGHT)
     axes = figure.subplots(1, len(plots), squeeze=False)[0]
-    for axis, (metric, lines) in zip(axes, plots.items(), strict=True):
-        _draw(axis, metric, lines)
+    for axis, (measure, lines) in zip(axes, plots.items(), strict=True):
+        _draw(axis, measure, lines)
     evaluated = [line for lines in plots.values() for line in lines if line.intervals]
     about = ["iterations"]
     if evaluated:
@@ -74,21 +71,21 @@ def plot_run(run: Run, output: Path) -> Path:
     return write_figure(figure, output)
 
 
-def run_lines(run: Run, metric: str) -> list[RunLine]:
+def run_lines(run: Run, measure: Measure) -> list[RunLine]:
     """Training, then the evaluations on each split; a lone evaluation is a line of one point."""
     lines = []
-    x, y = run.series(metric)
+    x, y = run.series(measure.metric)
     if x:
         lines.append(RunLine(TRAINING, x, y))
     for split in run.splits():
-        ((positions, rates),) = evaluation_points([run], split, "iteration", metric)
+        ((positions, rates),) = evaluation_points([run], split, "iteration", measure)
         if positions:
             lines.append(RunLine(split, positions, [rate.value for rate in rates], rates))
     return lines
 
 
-def _draw(axis: Axes, metric: str, lines: Sequence[RunLine]) -> None:
-    is_share = metric == METRIC
+def _draw(axis: Axes, measure: Measure, lines: Sequence[RunLine]) -> None:
+    is_share = measure == SUCCESS
     scale = 100.0 if is_share else 1.0
     colours = iter(zip(COLOURS, MARKERS, strict=True))
     ends = []
@@ -103,7 +100,7 @@ def _draw(axis: Axes, metric: str, lines: Sequence[RunLine]) -> None:
             axis.vlines(line.x, *bounds, color=colour, linewidth=1.2, alpha=0.6)
             axis.plot(line.x, values, color=colour, linewidth=1.8, marker=marker, markersize=5)
         ends.append((line.x[-1], values[-1], f"{line.name} {values[-1]:.3g}{' %' if is_share else ''}", colour))
-    name = "success, %" if is_share else find(metric).caption
+    name = "success, %" if is_share else find(measure.metric).caption
     axis.set_title(name, loc="left", fontsize=9, color=INK)
     plain_axes(axis)
     axis.xaxis.get_major_locator().set_params(integer=True, nbins=6)  # type: ignore[call-arg]

@@ -162,7 +162,7 @@ def sign_flip_test(differences: Sequence[int]) -> float:
 
 
 def paired_test(
-    before: tuple[Sequence[int], Sequence[int]], after: tuple[Sequence[int], Sequence[int]], clusters: Clusters = None
+    before: tuple[Numbers, Numbers], after: tuple[Numbers, Numbers], clusters: Clusters = None
 ) -> tuple[float, str]:
     """p-value and name of the exact test for ``(successes, tries)`` before and after on the same tasks.
 

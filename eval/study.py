@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +19,9 @@ from pydantic import Field, StringConstraints
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.renamed import PRESETS
 from gagpo.base.tables import WIDTH, Table, ascii_only
-from gagpo.eval.at_k import rates_at_k
 from gagpo.eval.compare import require_same_task_set
+from gagpo.eval.measures import FIRST, REWARD, SUCCESS, Measure
+from gagpo.eval.results import EvalResult, by_name_and_k, measures_of_k
 from gagpo.eval.runs import Run
 from gagpo.eval.statistics import (
     Interval,
@@ -29,9 +31,11 @@ from gagpo.eval.statistics import (
     mean_over_seeds,
     paired_t,
 )
-from gagpo.eval.summary import p_value, percent, reward_number
+from gagpo.eval.units import PERCENT, p_value, percent, reward_number
+from gagpo.runs.headline import REWARD_MEAN, SUCCESS_RATE
 from gagpo.runs.reading import BadResult, Document, read_as, read_text
 
+STAGES = ("before", "after", "area")
 K = Annotated[str, StringConstraints(pattern="^[1-9][0-9]{0,5}$")]
 Rates = dict[str, dict[K, float]]
 """Means over tasks by measure (``pass@k``) and k."""
@@ -44,7 +48,7 @@ class RunRow(Document):
     before, after: success rate before and after training, from 0 to 1.
     reward_after, reward_before: mean reward of an episode after and before training.
     area, reward_area: mean success rate and mean reward in training, over environment turns.
-    graded: whether mean rewards come first (:class:`gagpo.runs.headline.Headline`).
+    graded: whether mean rewards come first (:data:`gagpo.runs.headline.Headline`).
     reports_success: whether success is shown.
     tokens_total: response tokens sampled.
     seconds: time of the iterations, without evaluations.
@@ -76,29 +80,53 @@ class RunRow(Document):
     at_k: Rates | None = None
     at_k_before: Rates | None = None
 
+    def number(self, name: str, measure: Measure) -> float:
+        """A field of the row; for ``before``, ``after`` and ``area`` that of a measure. NaN if it is not stored."""
+        if measure in FIRST:
+            value = getattr(self, f"reward_{name}" if measure == REWARD and name in STAGES else name)
+        else:
+            rates = self.at_k if name == "after" else self.at_k_before
+            value = (rates or {}).get(measure.name, {}).get(str(measure.k))
+        return math.nan if value is None else float(value)
+
 
 @dataclass(frozen=True)
 class Method:
-    """The runs of one label.
+    """The runs of one label in one measure.
 
     rows: one per seed.
-    gap: success after training minus the baseline's, paired by seed; None if no seed is shared.
+    gap: the measure after training minus the baseline's, paired by seed; None if no seed is shared.
     p: of the paired t test over the shared seeds; None if there are fewer than two.
     p_holm: ``p`` corrected for all methods of the table.
     """
 
     label: str
     rows: tuple[RunRow, ...]
+    measure: Measure = SUCCESS
     gap: Interval | None = None
     p: float | None = None
     p_holm: float | None = None
 
-    def mean(self, key: str) -> Interval:
+    def numbers(self, name: str) -> dict[int, float]:
+        """:meth:`RunRow.number` by seed."""
+        return {row.seed: row.number(name, self.measure) for row in self.rows}
+
+    def mean(self, name: str) -> Interval:
         """Mean of a number over the seeds; NaN if a seed lacks it."""
-        values = [getattr(row, key) for row in self.rows]
-        if any(value is None for value in values):
-            return Interval(math.nan, math.nan, math.nan)
-        return mean_over_seeds(values)
+        values = list(self.numbers(name).values())
+        return Interval(*3 * [math.nan]) if any(map(math.isnan, values)) else mean_over_seeds(values)
+
+    def compared_with(self, baseline: Method | None) -> Method:
+        """With the difference to a baseline; to its own runs before training if that is None."""
+        references = self.numbers("before") if baseline is None else baseline.numbers("after")
+        gap = _rises(references, self.numbers("after"))
+        p = paired_t(gap) if len(gap) > 1 else math.nan
+        return replace(self, gap=mean_over_seeds(gap) if gap else None, p=None if math.isnan(p) else p)
+
+    def record(self, name: str = "after") -> dict[str, object]:
+        """JSON-ready values. name: of the mean."""
+        gap = self.gap.record() if self.gap else None
+        return {name: self.mean("after").record(), "gap": gap, "p": self.p, "p_holm": self.p_holm}
 
 
 BEFORE = "before"
@@ -110,18 +138,15 @@ MOVABLE = ("minutes", "1,000 tokens", "reward after", "area %", "area", "seeds")
 
 @dataclass(frozen=True)
 class Study:
-    """Methods to compare.
+    """Methods to compare, in success and, where these come first, in mean rewards.
 
-    methods: the baseline first.
+    labels: of the methods, the baseline first if it is one of them.
     baseline: its label, or ``before``.
-    in_rewards: whether its numbers are mean rewards in place of success rates.
-    rewards: the same runs in mean rewards; None unless these come first.
     """
 
-    methods: tuple[Method, ...]
+    rows: tuple[RunRow, ...]
+    labels: tuple[str, ...]
     baseline: str
-    in_rewards: bool = False
-    rewards: Study | None = None
 
     @classmethod
     def of(cls, rows: Sequence[RunRow], baseline: str | None = None) -> Study:
@@ -130,71 +155,57 @@ class Study:
         Raises:
             InvalidArgument: there are no rows, or they cannot be compared.
         """
-        study = cls._of_numbers(rows, baseline)
-        if not any(row.graded for row in rows) or any(row.reward_area is None for row in rows):
-            return study
-        rewards = [
-            row.model_copy(update={"before": row.reward_before, "after": row.reward_after, "area": row.reward_area})
-            for row in rows
-        ]
-        return replace(study, rewards=replace(cls._of_numbers(rewards, baseline), in_rewards=True))
-
-    @classmethod
-    def _of_numbers(cls, rows: Sequence[RunRow], baseline: str | None) -> Study:
-        """The study of ``before``, ``after`` and ``area``."""
         labels = _labels(rows, baseline)
-        alone = len(labels) == 1 and all(row.before is not None for row in rows)
-        baseline = baseline or (BEFORE if alone else labels[0])
-        grouped = {label: tuple(row for row in rows if row.label == label) for label in labels}
-        for label, method_rows in grouped.items():
-            if len({row.seed for row in method_rows}) < len(method_rows):
+        seeds = Counter((row.label, row.seed) for row in rows)
+        for label in labels:
+            if any(count > 1 for (name, _), count in seeds.items() if name == label):
                 raise InvalidArgument(
                     "two runs have the same seed", where=label, advice="name methods as LABEL=FOLDER to tell them apart"
                 )
-        of_seed = {row.seed: row.after for row in grouped.get(baseline, ())}
-        gaps: dict[str, list[float]] = {}
-        for label, method_rows in grouped.items():
-            references = [of_seed.get(row.seed) if baseline in grouped else row.before for row in method_rows]
-            gap = [row.after - other for row, other in zip(method_rows, references, strict=True) if other is not None]
-            if gap and label != baseline:
-                gaps[label] = gap
-        p_values = {label: p for label, gap in gaps.items() if len(gap) > 1 and not math.isnan(p := paired_t(gap))}
-        corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-        means = {label: mean_over_seeds(gap) for label, gap in gaps.items()}
-        methods = [
-            Method(label, method_rows, means.get(label), p_values.get(label), corrected.get(label))
-            for label, method_rows in grouped.items()
-        ]
-        return cls(tuple(methods), baseline)
+        alone = len(labels) == 1 and all(row.before is not None for row in rows)
+        by_label = sorted(rows, key=lambda row: labels.index(row.label))
+        return cls(tuple(by_label), tuple(labels), baseline or (BEFORE if alone else labels[0]))
 
     @property
-    def rows(self) -> list[RunRow]:
-        """Every run."""
-        return [row for method in self.methods for row in method.rows]
+    def methods(self) -> tuple[Method, ...]:
+        """The methods in success, the baseline first."""
+        return self.compared(SUCCESS)
+
+    def compared(self, *measures: Measure) -> tuple[Method, ...]:
+        """The methods in some measures. Their ``p_holm`` is corrected for all methods in all of these measures."""
+        methods = []
+        for measure in measures:
+            of = {
+                label: Method(label, tuple(row for row in self.rows if row.label == label), measure)
+                for label in self.labels
+            }
+            baseline = of.get(self.baseline)
+            methods += [method if method is baseline else method.compared_with(baseline) for method in of.values()]
+        corrected = iter(holm([method.p for method in methods if method.p is not None]))
+        return tuple(method if method.p is None else replace(method, p_holm=next(corrected)) for method in methods)
+
+    @property
+    def measures(self) -> list[Measure]:
+        """Mean reward if it comes first, and success unless no run reports it."""
+        if not any(row.graded for row in self.rows) or any(row.reward_area is None for row in self.rows):
+            return [SUCCESS]
+        return [REWARD, SUCCESS] if any(row.reports_success for row in self.rows) else [REWARD]
 
     def tables(self) -> list[Table]:
-        """Mean rewards if they come first, and success unless no run reports it."""
-        if self.rewards is None:
-            return [self.table()]
-        return [self.rewards.table(), *([self.table()] if any(row.reports_success for row in self.rows) else [])]
+        """One for each of :attr:`measures`."""
+        return [self.table(measure) for measure in self.measures]
 
-    def table(self) -> Table:
+    def table(self, measure: Measure = SUCCESS) -> Table:
         """One row per method, the best mean first."""
-        has_rewards = (
-            not self.in_rewards
-            and self.rewards is None
-            and any(abs(row.reward_after - row.after) > 0.005 for row in self.rows)
-        )
+        has_rewards = self.measures == [SUCCESS] and any(abs(row.reward_after - row.after) > 0.005 for row in self.rows)
         has_times = all(row.seconds is not None for row in self.rows)
-        numbers = ["area", "reward after"] if self.in_rewards else ["area %", "after %"]
-        text = spread_of_rewards if self.in_rewards else spread
+        numbers = ["area %", "after %"] if measure == SUCCESS else ["area", "reward after"]
         header = ["", "seeds", *numbers, f"minus {self.baseline}", "p (Holm)"]
         header += [*(["reward after"] if has_rewards else []), "1,000 tokens", *(["minutes"] if has_times else [])]
         rows = []
-        for method in sorted(self.methods, key=lambda method: -method.mean("after").value):
-            cells = [method.label, str(len(method.rows)), text(method.mean("area")), text(method.mean("after"))]
-            cells.append(text(method.gap, signed=True) if method.gap else "")
-            cells.append("" if method.p_holm is None else p_value(method.p_holm))
+        for method in sorted(self.compared(measure), key=lambda method: -method.mean("after").value):
+            means = [measure.unit.spread(method.mean(name)) for name in ("area", "after")]
+            cells = [method.label, str(len(method.rows)), *means, *gap_and_p(method)]
             cells += [f"{method.mean('reward_after').value:.2f}"] if has_rewards else []
             cells.append(f"{method.mean('tokens_total').value / 1000:,.0f}")
             cells += [f"{method.mean('seconds').value / 60:.1f}"] if has_times else []
@@ -203,111 +214,120 @@ class Study:
 
     def notes(self) -> list[str]:
         """What was measured, and what the numbers mean."""
-        row = self.methods[0].rows[0]
-        has_tests = any(method.p is not None for method in self.methods)
+        row = self.rows[0]
         starts = self._starts()
         return [
             f"{row.split}: {row.tasks} tasks, {row.tries} tries each, hash {row.split_hash}",
             "plus-minus: half a 95 % Student-t interval over seeds",
             *([f"before training: {starts}"] if starts else []),
-            *([f"p: paired t test against {self.baseline}, equal seeds paired"] if has_tests else []),
-            *(self.rewards or self).detectable(),
+            *([f"p: paired t test against {self.baseline}, equal seeds paired"] if self._has_tests(SUCCESS) else []),
+            *self.detectable(),
         ]
 
+    def _has_tests(self, measure: Measure) -> bool:
+        return any(method.p is not None for method in self.compared(measure))
+
     def detectable(self) -> list[str]:
-        """Which difference the table could have shown, from the spread of the baseline's own seeds.
+        """Which difference the first table could have shown, from the spread of the baseline's own seeds.
 
         Where the baseline itself has gained less than that in training, a better method had nothing to be better at,
         and an absence of differences says nothing. Empty without several seeds of a baseline and another method.
         """
-        rows = self.methods[0].rows
-        if self.baseline == BEFORE or len(self.methods) < 2 or len(rows) < 2:
+        measure = self.measures[0]
+        baseline = self.compared(measure)[0]
+        if self.baseline == BEFORE or len(self.labels) < 2 or len(baseline.rows) < 2:
             return []
-        smallest = detectable_difference([row.after for row in rows])
-        seeds = f"{len(rows)} seeds show a difference of {self._amount(smallest)} or more"
+        after = baseline.numbers("after")
+        smallest = detectable_difference(list(after.values()))
+        seeds = f"{len(after)} seeds show a difference of {_amount(smallest, measure)} or more"
         notes = [f"{seeds} (80 % power, spread of {self.baseline}'s seeds)"]
-        gains = [row.after - row.before for row in rows if row.before is not None]
+        gains = _rises(baseline.numbers("before"), after)
         if gains and (gain := math.fsum(gains) / len(gains)) < smallest:
-            notes.append(
-                f"this table cannot tell methods apart: {self.baseline} itself gained {self._amount(gain)} in training"
-            )
+            amount = _amount(gain, measure)
+            notes.append(f"this table cannot tell methods apart: {self.baseline} itself gained {amount} in training")
         return notes
-
-    def _amount(self, difference: float) -> str:
-        """A difference in the unit of the table."""
-        return reward_number(difference) if self.in_rewards else f"{100 * difference:.1f} points"
 
     def _starts(self) -> str:
         """The different results before training; empty without any."""
         rates = ", ".join(sorted({percent(row.before) for row in self.rows if row.before is not None}))
-        if self.rewards is None or not rates:
+        if self.measures == [SUCCESS] or not rates:
             return f"{rates} %" if rates else ""
-        rewards = sorted({row.before for row in self.rewards.rows if row.before is not None})
+        rewards = sorted({row.reward_before for row in self.rows if row.reward_before is not None})
         return f"mean reward {', '.join(reward_number(reward) for reward in rewards)}; success {rates} %"
 
-    def caption(self, measure: str = "") -> str:
-        """A caption for a table in a paper: what was measured, on which tasks, and the test.
-
-        measure: the name of another measure of the same runs, such as pass@k.
-        """
-        row = self.methods[0].rows[0]
+    def caption(self, measure: Measure = SUCCESS) -> str:
+        """A caption for a table in a paper: what was measured, on which tasks, and the test."""
+        row = self.rows[0]
         episodes = "one episode" if row.tries == 1 else f"{row.tries} episodes"
-        number = measure or ("Mean reward" if self.in_rewards else "Success in per cent")
+        name = measure.name.capitalize() if measure in FIRST else measure.name
+        number = f"{name} in per cent" if measure.unit is PERCENT else name
         sentences = [f"{number} on {row.split} ({row.tasks} tasks, {episodes} each, hash {row.split_hash})."]
-        if not measure:
+        if measure in FIRST:
             sentences.append("Area: mean over training.")
-        if any(len(method.rows) > 1 for method in self.methods):
+        if len(self.rows) > len(self.labels):
             sentences.append("Means over seeds, ± half a 95 % Student t interval.")
-        if any(method.p is not None for method in self.methods):
+        if self._has_tests(measure if measure in FIRST else SUCCESS):
             sentences.append(f"p: paired t test over seeds against {self.baseline}, with Holm's correction.")
         return " ".join(sentences)
 
     def captions(self) -> list[str]:
         """The captions of :meth:`tables`."""
-        studies = [self] if self.rewards is None else [self.rewards, self]
-        return [study.caption() for study, _ in zip(studies, self.tables(), strict=False)]
+        return [self.caption(measure) for measure in self.measures]
 
     def lines(self, width: int = WIDTH) -> list[str]:
         """Tables and notes in ASCII, at most ``width`` columns wide; columns that do not fit form a second table."""
         tables = self.tables()
         notes = self.notes()
         if any(name.startswith("minus ") for name in tables[0].header):
-            unit = "in points" if self.rewards is None else "in reward, and of success in points"
+            unit = "in points" if self.measures == [SUCCESS] else "in reward, and of success in points"
             notes.append(f"difference: {unit}, to {self.baseline}")
         below = [line for note in notes for line in textwrap.wrap(ascii_only(note), width)]
         return [*(line for table in tables for line in (*_fitting_lines(table, width), "")), *below]
 
     def record(self) -> dict[str, dict[str, object]]:
         """JSON-ready values by method; of mean rewards, if these come first, as ``reward`` of a method."""
-        records = self._record_of_methods()
-        if self.rewards is not None:
-            for label, record in self.rewards._record_of_methods().items():
-                records[label]["reward"] = record
+        records = {
+            method.label: {"seeds": [row.seed for row in method.rows], **method.record()} for method in self.methods
+        }
+        if REWARD in self.measures:
+            for method in self.compared(REWARD):
+                seeds = records[method.label]["seeds"]
+                records[method.label]["reward"] = {"seeds": seeds, **method.record()}
         return records
 
-    def _record_of_methods(self) -> dict[str, dict[str, object]]:
-        return {
-            method.label: {
-                "seeds": [row.seed for row in method.rows],
-                "after": method.mean("after").record(),
-                "gap": method.gap.record() if method.gap else None,
-                "p": method.p,
-                "p_holm": method.p_holm,
-            }
-            for method in self.methods
-        }
+
+def _rises(before: Mapping[int, float], after: Mapping[int, float]) -> list[float]:
+    """The differences of the seeds that both have."""
+    rises = [after[seed] - before.get(seed, math.nan) for seed in after]
+    return [rise for rise in rises if not math.isnan(rise)]
+
+
+def gap_and_p(method: Method) -> list[str]:
+    """The cells of the difference to the baseline and of its p-value."""
+    gap = method.measure.unit.spread(method.gap, signed=True) if method.gap else ""
+    return [gap, "" if method.p_holm is None else p_value(method.p_holm)]
+
+
+def _amount(difference: float, measure: Measure) -> str:
+    """A difference in the unit of a table."""
+    return reward_number(difference) if measure == REWARD else f"{100 * difference:.1f} points"
+
+
+def narrow_table(table: Table) -> Table:
+    """The table in ASCII, whose column of differences does not name the baseline."""
+    header = ["difference" if name.startswith("minus ") else name for name in table.header]
+    return replace(table, header=header, rows=[[cell.replace("±", "+-") for cell in row] for row in table.rows])
 
 
 def _fitting_lines(table: Table, width: int) -> list[str]:
     """The lines of a table; columns that do not fit form a second one below it."""
-    header = ["difference" if name.startswith("minus ") else name for name in table.header]
-    table = replace(table, header=header, rows=[[cell.replace("±", "+-") for cell in row] for row in table.rows])
+    table = narrow_table(table)
     moved_columns: list[str] = []
     while not table.without(*moved_columns).fits(width) and len(moved_columns) < len(MOVABLE):
         moved_columns.append(MOVABLE[len(moved_columns)])
     if not moved_columns or not table.without(*moved_columns).fits(width):
         return table.lines(width)
-    second = table.without(*(name for name in header[1:] if name not in moved_columns))
+    second = table.without(*(name for name in table.header[1:] if name not in moved_columns))
     return [*table.without(*moved_columns).lines(width), "", *second.lines(width)]
 
 
@@ -330,30 +350,6 @@ def _labels(rows: Sequence[RunRow], baseline: str | None) -> list[str]:
     return sorted(labels, key=lambda label: label != baseline)
 
 
-def spread(interval: Interval, signed: bool = False, scale: int = 100) -> str:
-    """``72.2 ± 5.2`` in per cent; without the second part for a single seed.
-
-    scale: 1 for a count, which has two decimals.
-    """
-    if math.isnan(interval.value):
-        return ""
-    half = (interval.high - interval.low) / 2
-    plus = "+" if signed else ""
-    digits = 1 if scale == 100 else 2
-    tail = "" if math.isnan(half) or math.isinf(half) or half == 0 else f" ± {scale * half:.{digits}f}"
-    return f"{scale * interval.value:{plus}.{digits}f}{tail}"
-
-
-def spread_of_rewards(interval: Interval, signed: bool = False) -> str:
-    """``0.125 ± 0.014``; without the second part for a single seed."""
-    if math.isnan(interval.value):
-        return ""
-    half = (interval.high - interval.low) / 2
-    numbers = (interval.value, half)
-    tail = f" ± {reward_number(half, *numbers)}" if math.isfinite(half) and half else ""
-    return f"{reward_number(interval.value, *numbers, signed=signed)}{tail}"
-
-
 def study_of(
     groups: Mapping[str, Sequence[Run]],
     files: Sequence[Path] = (),
@@ -363,7 +359,7 @@ def study_of(
 ) -> Study:
     """One study of runs by label and of files of rows.
 
-    pass_at: the k of pass@k that the rows of runs have; by default those of :func:`gagpo.eval.at_k.shown_ks`.
+    pass_at: the k of pass@k that the rows of runs have; by default those of :func:`gagpo.eval.results.measures_of_k`.
 
     Raises:
         BadResult: a file has no rows.
@@ -406,8 +402,8 @@ def row_of(
     if after is None or split is None:
         return None
     seed_in_name = re.search(r"[-_.](?:seed|s)?[-_]?(\d{1,9})$", run.name)
-    turns, success = run.series("success_rate", x="turns_total")
-    reward_turns, rewards = run.series("reward_mean", x="turns_total")
+    turns, success = run.series(SUCCESS_RATE, x="turns_total")
+    reward_turns, rewards = run.series(REWARD_MEAN, x="turns_total")
     return RunRow(
         label=label,
         seed=int(seed_in_name[1]) if seed_in_name else number,
@@ -421,16 +417,22 @@ def row_of(
         reward_before=before.mean_reward.value if before else None,
         area=area_under_curve(turns, success) if turns else after.success.value,
         reward_area=area_under_curve(reward_turns, rewards) if reward_turns else after.mean_reward.value,
-        graded=run.headline.reward,
-        reports_success=run.headline.success,
+        graded=REWARD_MEAN in run.headline,
+        reports_success=SUCCESS_RATE in run.headline,
         tokens_total=run.metrics[-1].get("tokens_total", 0.0) if run.metrics else 0.0,
         seconds=math.fsum(run.seconds().values()) if run.metrics else None,
         turns=turns,
         success=success,
         task_successes=[task.successes for task in after.tasks],
-        at_k=rates_at_k(label, after, pass_at),
-        at_k_before=rates_at_k(f"{label} before training", before, pass_at) if before else None,
+        at_k=_rates(label, after, pass_at),
+        at_k_before=_rates(f"{label} before training", before, pass_at) if before else None,
     )
+
+
+def _rates(label: str, result: EvalResult, pass_at: Sequence[int] | None) -> Rates | None:
+    """The means over tasks by measure and k; None with one episode per task, unless ``pass_at`` names a k."""
+    measures = measures_of_k({label: result}, pass_at)
+    return by_name_and_k(measures, lambda measure: float(measure.values(result.tasks).mean())) or None
 
 
 def curves_of(files: Sequence[Path]) -> dict[str, list[Run]]:
@@ -446,7 +448,7 @@ def curves_of(files: Sequence[Path]) -> dict[str, list[Run]]:
         drawn.add((row.label, row.seed))
         points = zip(row.turns, row.success, strict=False)
         metrics = tuple(
-            {"iteration": float(number), "turns_total": turns, "success_rate": success}
+            {"iteration": float(number), "turns_total": turns, SUCCESS_RATE: success}
             for number, (turns, success) in enumerate(points, 1)
         )
         groups.setdefault(row.label, []).append(Run(Path(f"{row.label}-seed{row.seed}"), metrics, 0, ()))

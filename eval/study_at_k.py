@@ -2,70 +2,61 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import WIDTH, Table
-from gagpo.eval.at_k import MEASURES, PASS, Measure
-from gagpo.eval.statistics import Interval, holm
-from gagpo.eval.study import BEFORE, Method, RunRow, Study, spread
-from gagpo.eval.summary import p_value, unit_name
+from gagpo.eval.measures import OF_K, PASS, Measure
+from gagpo.eval.study import BEFORE, Method, RunRow, Study, gap_and_p, narrow_table
 
 
 @dataclass(frozen=True)
 class MeasureStudy:
-    """One measure of k episodes for all methods.
+    """One measure of k episodes for all methods of a study.
 
-    methods: by k, with that measure in place of the success after training. Their ``p_holm`` is corrected for all
-        methods and all k.
-    baseline: as in :class:`Study`.
+    measures: the measure at each k. Their p-values are corrected for all methods and all k.
     """
 
-    measure: Measure
-    methods: dict[int, tuple[Method, ...]]
-    baseline: str
+    study: Study
+    measures: tuple[Measure, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the measure."""
+        return self.measures[0].name
+
+    @property
+    def methods(self) -> dict[int, tuple[Method, ...]]:
+        """The methods by k."""
+        methods = self.study.compared(*self.measures)
+        return {measure.k: tuple(each for each in methods if each.measure == measure) for measure in self.measures}
 
     def table(self) -> Table:
         """One row per method and k."""
-        header = ["", "k", unit_name(self.measure), f"minus {self.baseline}", "p (Holm)"]
+        header = ["", "k", self.measures[0].title, f"minus {self.study.baseline}", "p (Holm)"]
         rows = []
-        for index, first in enumerate(next(iter(self.methods.values()))):
-            for k, methods in self.methods.items():
-                method = methods[index]
-                p = "" if method.p_holm is None else p_value(method.p_holm)
-                rows.append([first.label, str(k), self._cell(method.mean("after")), self._cell(method.gap, True), p])
+        for methods_of_label in zip(*self.methods.values(), strict=True):
+            for method in methods_of_label:
+                after = method.measure.unit.spread(method.mean("after"))
+                rows.append([method.label, str(method.measure.k), after, *gap_and_p(method)])
         return Table(header, rows)
 
     def lines(self, width: int = WIDTH) -> list[str]:
         """The table in ASCII, at most ``width`` columns wide."""
-        table = self.table()
-        header = ["difference" if name.startswith("minus ") else name for name in table.header]
-        rows = [[cell.replace("±", "+-") for cell in row] for row in table.rows]
-        tables = replace(table, header=header, rows=rows).split(width, keys=2)
+        tables = narrow_table(self.table()).split(width, keys=2)
         return [line for narrow in tables for line in ("", *narrow.lines(width))][1:]
 
-    def caption(self, study: Study) -> str:
-        """The caption of :meth:`table` in a paper. study: of the same runs."""
-        return study.caption(f"{self.measure.name} in per cent" if self.measure.share else self.measure.name)
+    def caption(self) -> str:
+        """The caption of :meth:`table` in a paper."""
+        return self.study.caption(self.measures[0])
 
-    def record(self) -> dict[str, object]:
+    def record(self) -> dict[str, dict[str, object]]:
         """JSON-ready values by k and method."""
         return {
-            str(k): {
-                method.label: {
-                    "mean": method.mean("after").record(),
-                    "gap": method.gap.record() if method.gap else None,
-                    "p": method.p,
-                    "p_holm": method.p_holm,
-                }
-                for method in methods
-            }
-            for k, methods in self.methods.items()
+            str(k): {method.label: method.record("mean") for method in methods} for k, methods in self.methods.items()
         }
-
-    def _cell(self, interval: Interval | None, signed: bool = False) -> str:
-        return spread(interval, signed, scale=100 if self.measure.share else 1) if interval else ""
 
 
 def measure_studies(study: Study, pass_at: Sequence[int] | None = None) -> list[MeasureStudy]:
@@ -76,45 +67,18 @@ def measure_studies(study: Study, pass_at: Sequence[int] | None = None) -> list[
     Raises:
         InvalidArgument: a run, such as a row of a file, has no pass@k for a k of ``pass_at``.
     """
-    rows = [row for method in study.methods for row in method.rows]
     for k in pass_at or ():
-        for row in rows:
+        for row in study.rows:
             _require_stored(row, k)
-    from_start = study.baseline == BEFORE and BEFORE not in {row.label for row in rows}
+    stages = ["after", *(["before"] if study.baseline == BEFORE and BEFORE not in study.labels else [])]
     studies = []
-    for measure in MEASURES:
-        stored = [(row.at_k or {}).get(measure.name, {}) for row in rows]
-        if from_start:
-            stored += [(row.at_k_before or {}).get(measure.name, {}) for row in rows]
-        ks = sorted(int(k) for k in stored[0] if all(k in rates for rates in stored))
-        if ks := [k for k in ks if pass_at is None or k in pass_at]:
-            studies.append(_measured(study, measure, ks))
+    for measure in OF_K:
+        stored = sorted(map(int, (study.rows[0].at_k or {}).get(measure.name, {})))
+        measures = [measure.at(k) for k in stored if pass_at is None or k in pass_at]
+        numbers = {at_k: [row.number(stage, at_k) for row in study.rows for stage in stages] for at_k in measures}
+        if shared := tuple(at_k for at_k in measures if not any(map(math.isnan, numbers[at_k]))):
+            studies.append(MeasureStudy(study, shared))
     return studies
-
-
-def _measured(study: Study, measure: Measure, ks: Sequence[int]) -> MeasureStudy:
-    methods = {k: _at(study, measure, k).methods for k in ks}
-    p_values = [method.p for of_k in methods.values() for method in of_k if method.p is not None]
-    corrected = iter(holm(p_values))
-    return MeasureStudy(
-        measure,
-        {
-            k: tuple(method if method.p is None else replace(method, p_holm=next(corrected)) for method in of_k)
-            for k, of_k in methods.items()
-        },
-        study.baseline,
-    )
-
-
-def _at(study: Study, measure: Measure, k: int) -> Study:
-    """The study with a measure at k in place of the success rates."""
-
-    def measured(row: RunRow) -> RunRow:
-        after = (row.at_k or {}).get(measure.name, {}).get(str(k))
-        before = (row.at_k_before or {}).get(measure.name, {}).get(str(k))
-        return row.model_copy(update={"after": after, "before": before})
-
-    return Study.of([measured(row) for method in study.methods for row in method.rows], study.baseline)
 
 
 def _require_stored(row: RunRow, k: int) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,17 @@ from pydantic import Field
 from gagpo.base import durable
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import WIDTH, Table, facts
-from gagpo.eval.compare import compare_results
+from gagpo.eval.compare import ComparedDifference, compare_results, difference_table
+from gagpo.eval.measures import SUCCESS
 from gagpo.eval.results import EvalResult
-from gagpo.eval.statistics import Interval, holm, random_sign_flips
-from gagpo.eval.summary import p_value, plain, with_interval
+from gagpo.eval.statistics import Interval, holm, random_sign_flips, sign_flips_over
+from gagpo.eval.units import PERCENT, plain
 from gagpo.runs.reading import BadResult, Document, parse, read_text, validated
 
 FORMAT = "gagpo suite 1"
 MEAN = "mean"
+RECORDED = ("value", "low", "high", "level", "gained", "lost", "p_holm")
+"""The numbers of a difference that a record has."""
 
 
 class ResultFile(Document):
@@ -70,14 +73,14 @@ class SuiteResult:
             [
                 name,
                 str(result.task_set.tasks),
-                with_interval(result.success),
+                PERCENT.interval(result.success),
                 plain(result.mean_reward.value, 3),
                 plain(result.mean_turns),
             ]
             for name, result in self.results.items()
         ]
         tasks = str(sum(result.task_set.tasks for result in self.results.values()))
-        rows.append([MEAN, tasks, with_interval(self.mean), "", ""])
+        rows.append([MEAN, tasks, PERCENT.interval(self.mean), "", ""])
         header = ["task set", "tasks", "success %", "reward", "turns"]
         if tokens and any(tokens.values()):
             header.append("tokens")
@@ -149,53 +152,29 @@ def mean_of(intervals: Sequence[Interval]) -> Interval:
 
 
 @dataclass(frozen=True)
-class SuiteDifference:
-    """One result minus the first, in a task set or in the mean. p_holm: corrected within a result's table."""
-
-    task_set: str
-    rise: Interval
-    gained: int
-    lost: int
-    p_holm: float
-
-    def record(self) -> dict[str, object]:
-        """JSON-ready values."""
-        values = {name: value for name, value in vars(self).items() if name not in ("task_set", "rise")}
-        return {**self.rise.record(), **values}
-
-
-@dataclass(frozen=True)
 class SuiteComparison:
-    """Suite results by label, the first as the baseline; the differences of each of the others by its label."""
+    """Suite results by label, the first as the baseline.
+
+    differences: of each of the others by its label: in each task set, and in the mean.
+    """
 
     suites: dict[str, SuiteResult]
-    differences: dict[str, list[SuiteDifference]]
+    differences: dict[str, list[ComparedDifference]]
 
     def results_table(self) -> Table:
         """Success of all, with one column each."""
         suites = self.suites.values()
         names = next(iter(suites)).results
-        rows = [[name, *(with_interval(suite.results[name].success) for suite in suites)] for name in names]
-        return Table(["success %", *self.suites], [*rows, [MEAN, *(with_interval(suite.mean) for suite in suites)]])
+        rows = [[name, *(PERCENT.interval(suite.results[name].success) for suite in suites)] for name in names]
+        return Table(["success %", *self.suites], [*rows, [MEAN, *(PERCENT.interval(suite.mean) for suite in suites)]])
 
     def difference_tables(self) -> dict[str, Table]:
         """The differences of each result that is compared with the first, by what is subtracted from what."""
         baseline = next(iter(self.suites))
-        tables = {}
-        for label, differences in self.differences.items():
-            rows = [
-                [
-                    row.task_set,
-                    with_interval(row.rise, signed=True),
-                    str(row.gained),
-                    str(row.lost),
-                    p_value(row.p_holm),
-                ]
-                for row in differences
-            ]
-            header = ["difference", "points", "better", "worse", "p (Holm)"]
-            tables[f"{label} minus {baseline}"] = Table(header, rows)
-        return tables
+        return {
+            f"{label} minus {baseline}": difference_table(["difference"], differences)
+            for label, differences in self.differences.items()
+        }
 
     def lines(self, width: int = WIDTH) -> list[str]:
         """The tables as ASCII lines of at most ``width`` columns."""
@@ -210,7 +189,7 @@ class SuiteComparison:
         return {
             "suites": {label: suite.record() for label, suite in self.suites.items()},
             "differences": {
-                label: {row.task_set: row.record() for row in differences}
+                label: {row.label: {name: row.record()[name] for name in RECORDED} for row in differences}
                 for label, differences in self.differences.items()
             },
         }
@@ -242,28 +221,24 @@ def compare_suites(paths: Sequence[Path]) -> SuiteComparison:
     return SuiteComparison(suites, {label: _differences(first, suite, label) for label, suite in compared})
 
 
-def _differences(first: SuiteResult, other: SuiteResult, label: str) -> list[SuiteDifference]:
+def _differences(first: SuiteResult, other: SuiteResult, label: str) -> list[ComparedDifference]:
     """The differences in every task set, and that of the means."""
     rows = []
     weighted = []
     for name, result in first.results.items():
         comparison = compare_results({f"{name} (baseline)": result, f"{name} ({label})": other.results[name]})
-        (difference,) = comparison.differences
-        rows.append((name, difference))
-        weighted.append([_rates(each) / len(each.tasks) for each in (result, other.results[name])])
+        rows += comparison.of(SUCCESS)
+        weighted.append([SUCCESS.values(each.tasks) / len(each.tasks) for each in (result, other.results[name])])
     before, after = (np.concatenate(side) for side in zip(*weighted, strict=True))
-    p_mean = random_sign_flips(before, after)
-    corrected = holm([difference.p for _, difference in rows])
+    corrected = holm([row.p for row in rows])
     differences = [
-        SuiteDifference(name, difference.rise, difference.gained, difference.lost, p_holm)
-        for (name, difference), p_holm in zip(rows, corrected, strict=True)
+        replace(row, label=name, p_holm=p_holm)
+        for name, row, p_holm in zip(first.results, rows, corrected, strict=True)
     ]
-    gained, lost = sum(row.gained for row in differences), sum(row.lost for row in differences)
-    return [*differences, SuiteDifference(MEAN, mean_of([row.rise for row in differences]), gained, lost, p_mean)]
-
-
-def _rates(result: EvalResult) -> np.ndarray:
-    """The success rate of every task, in the order of the tasks' ids."""
-    successes, tries = result.counts
-    rates: np.ndarray = np.asarray(successes, dtype=float) / np.asarray(tries, dtype=float)
-    return rates
+    p_mean = random_sign_flips(before, after)
+    gained, lost = sum(row.gained for row in rows), sum(row.lost for row in rows)
+    mean = mean_of([row.rise for row in rows])
+    return [
+        *differences,
+        ComparedDifference(mean, p_mean, sign_flips_over(None), gained, lost, SUCCESS, MEAN, p_mean),
+    ]

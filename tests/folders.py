@@ -4,6 +4,9 @@ In a copy without one, a test elsewhere that needs it is skipped.
 """
 
 import re
+import shutil
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +73,26 @@ def present(path: str) -> bool:
 def needs(path: str) -> pytest.MarkDecorator:
     """Skip a test where ``path`` was removed."""
     return pytest.mark.skipif(not present(path), reason=f"without {path}")
+
+
+complete = pytest.mark.skipif(
+    not all(present(door.paths[0]) for door in DOORS.values()), reason="a folder was removed that pages and plans name"
+)
+
+
+def copy_without(doors: Sequence[Door], folder: Path) -> Path:
+    """A copy of the checkout in ``folder`` without what is behind the doors and the tests that mirror it."""
+    command = ["git", "ls-files", "-co", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = [path for door in doors for path in door.paths]
+    mirrors = [f"tests/{path}/" for path in paths]
+    mirrors += [f"tests/{Path(path).parent}/test_{Path(path).name}" for path in paths]
+    for name in listed.stdout.splitlines():
+        behind = any(door.contains(name) for door in doors) or any(name.startswith(mirror) for mirror in mirrors)
+        if not behind and (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+    return folder
 
 
 def removed() -> list[str]:

@@ -13,6 +13,7 @@ from gagpo.cli.main import app
 from gagpo.credit import CREDITS
 from gagpo.settings import RunSettings
 from tests.ci_tools import tool
+from tests.folders import complete
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -74,6 +75,7 @@ def test_names_of_files_and_modules_are_found_in_pages():
     assert exists("gagpo.settings.load") and not exists("gagpo.settings.laod") and not exists("gagpo.nowhere")
 
 
+@complete
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_file_module_and_link_of_a_page_exists(path):
     text = read(path)
@@ -102,6 +104,7 @@ def test_every_page_that_the_code_names_exists():
     assert {(page, file) for page, file in named if not (ROOT / page).exists()} == set()
 
 
+@complete
 def test_the_settings_page_is_what_the_code_makes():
     assert read(DOCS / "settings.md") == tool("settings_page").page(), "python .ci/settings_page.py > docs/settings.md"
 
@@ -163,6 +166,7 @@ def test_the_tables_of_the_papers_page_are_those_of_the_stored_rows():
     assert page == tool("papers_tables").with_tables(page), "run python .ci/papers_tables.py"
 
 
+@complete
 def test_the_plans_of_the_recipes_are_what_is_printed():
     rows = re.findall(
         r"^\| `(\S+)` \| \w+ of (\d+) GB.*\| (\d+\.\d of \d+\.\d) \|$", read(DOCS / "scale.md"), re.MULTILINE
@@ -173,6 +177,7 @@ def test_the_plans_of_the_recipes_are_what_is_printed():
         assert f"{gigabytes} GB: fits: {expected} GB" in output
 
 
+@complete
 def test_the_plan_of_a_cluster_is_what_is_printed():
     pattern = r"```\n(gagpo plan --nodes[^\n]+)\n```\n\nThe last lines:\n\n```text\n(.*?)```"
     command, expected = re.search(pattern, read(DOCS / "scale.md"), re.DOTALL).groups()

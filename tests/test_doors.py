@@ -1,18 +1,17 @@
 """Every environment and engine that can be removed is a folder that only the registry finds.
 
 A copy of the repository without one of these folders imports, lists, checks and collects everything else.
+``make test-doors`` runs the fast suite in a copy without all of them.
 """
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.folders import DOORS, ROOT, Door, present
+from tests.folders import DOORS, ROOT, copy_without, present
 
 TOPS = ("envs", "agents", "eval", "gagpo")
 REQUIREMENTS = {"gagpo/base/extras.py"}
@@ -69,26 +68,13 @@ def test_nothing_outside_imports_or_names_it(name):
     assert {path: text for path, text in naming.items() if path not in REQUIREMENTS} == {}
 
 
-def copy_without(door: Door, folder: Path) -> Path:
-    """A copy of the checkout without what is behind the door and the tests that mirror it."""
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    mirrors = [f"tests/{path.removesuffix('.py')}" for path in door.paths]
-    mirrors += [f"tests/{Path(path).parent}/test_{Path(path).stem}" for path in door.paths if path.endswith(".py")]
-    for name in listed.stdout.splitlines():
-        if door.contains(name) or any(name.startswith(mirror) for mirror in mirrors) or not (ROOT / name).exists():
-            continue
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
-    return folder
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DOORS)
 def test_everything_else_works_without_it(name, tmp_path):
     door = DOORS[name]
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
-    copy = copy_without(door, tmp_path)
+    copy = copy_without([door], tmp_path)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         variables = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}

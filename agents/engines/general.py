@@ -34,10 +34,17 @@ def transformers_engine(
     *,
     dtype: str | None = None,
     own_weights: bool = False,
+    draft_tokens: int = 0,
 ) -> TransformersEngine:
-    """The transformers engine for this model; arguments as of :class:`TransformersEngine`."""
-    engine_class = TransformersEngine if is_flat(model) else GeneralEngine
-    return engine_class(model, tokenizer, max_length, dtype=dtype, own_weights=own_weights)
+    """The transformers engine for this model; arguments as of :class:`TransformersEngine`.
+
+    Models without flat attention draft nothing: a recurrent state cannot drop the tokens of a wrong draft.
+    """
+    if not is_flat(model):
+        return GeneralEngine(model, tokenizer, max_length, dtype=dtype, own_weights=own_weights)
+    return TransformersEngine(
+        model, tokenizer, max_length, dtype=dtype, own_weights=own_weights, draft_tokens=draft_tokens
+    )
 
 
 @dataclass

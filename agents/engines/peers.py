@@ -58,3 +58,13 @@ class NoPeers:
 def first_on_machine(peers: Peers) -> int:
     """The rank that writes the files of this machine."""
     return peers.rank - peers.local
+
+
+def from_first_on_machine(peers: Peers, error: Exception | None, value: Any) -> Any:
+    """The JSON value of the first rank of this machine; all ranks call it together.
+
+    error: what went wrong at this rank. Raises it, or an error about the other ranks that had one.
+    """
+    outcomes = peers.gathered([error and type(error).__name__, value])
+    peers.raise_together(error, [name for name, _ in outcomes])
+    return outcomes[first_on_machine(peers)][1]

@@ -10,6 +10,7 @@ read again. So a caller that changes its history gets right responses, only late
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from gagpo.agents.engines.base import Finished, ModelEngine, Request, Response, Sampling
+from gagpo.agents.engines.drafting import CONTEXT_LIMIT, LookupRates, PromptLookup
 from gagpo.base.errors import InvalidArgument
 from gagpo.model.adapters import merge
 from gagpo.model.dtypes import dtype_of
@@ -29,13 +31,17 @@ from gagpo.model.spans import span
 from gagpo.model.weights import NamedTensor, copy_tensors
 
 PREFILL_TOKENS = 8192  # maximum padded prompt tokens of one forward pass; more would not fill a GPU better
+DRAFTED_ROWS = 32  # with more, a pass on a CPU is bound by products, and a drafted token costs as much as a sampled one
 READING = 4  # decoding steps that take as long as reading prompts, where steps are recorded
 
 
 class DecodingRow:
-    """A response under way: ``count`` tokens are sampled, all but the last of them read."""
+    """A response under way: ``count`` tokens are sampled, all but the last of them read.
 
-    __slots__ = ("count", "ids", "logprobs", "max_tokens", "request", "stop_tokens", "temperature", "uniform")
+    draft: guesses of the next tokens, read in the next forward pass after the token that is certain.
+    """
+
+    __slots__ = ("count", "draft", "ids", "logprobs", "max_tokens", "request", "stop_tokens", "temperature", "uniform")
 
     def __init__(self, request: Request, sampling: Sampling):
         self.request = request
@@ -47,6 +53,7 @@ class DecodingRow:
         self.ids = np.zeros(self.max_tokens, np.int32)
         self.logprobs = np.zeros(self.max_tokens, np.float32)
         self.count = 0
+        self.draft: list[int] = []
         # The last tokens that can spell a stop string: a token has at least one byte, and one more may begin before it.
         self.stop_tokens = max((len(text.encode()) for text in request.stop), default=0) + 1
 
@@ -69,6 +76,9 @@ class TransformersEngine(ModelEngine):
 
     dtype: what is sampled in (``float32`` or ``bfloat16``); that of the model if None.
     own_weights: always sample from a copy, so that the model can be trained meanwhile.
+    draft_tokens: maximum tokens of a response that are drafted and read in one pass (see the module ``drafting``); 0
+        for none. Responses are those without drafts up to rounding, which differs with the shape of a forward pass.
+        Recorded decoding steps read one token, so a GPU drafts only where they are not recorded.
     """
 
     takes_stop = True
@@ -81,6 +91,7 @@ class TransformersEngine(ModelEngine):
         *,
         dtype: str | None = None,
         own_weights: bool = False,
+        draft_tokens: int = 0,
     ):
         super().__init__(model, tokenizer, max_length, dtype)
         weight = next(model.parameters())
@@ -90,6 +101,8 @@ class TransformersEngine(ModelEngine):
             self.model = merge(copy.deepcopy(model)).to(sampling_dtype).requires_grad_(False)
         self._recorded = weight.is_cuda and is_flat(model)  # whether decoding steps are
         self._steps = RecordedSteps(self.model)
+        self._draft_tokens = draft_tokens
+        self._lookups: dict[int, PromptLookup] = {}  # by session; empty if nothing is drafted
         self._new: list[DecodingRow] = []  # submitted, not read yet
         self._tokens_waited = 0  # that the new rows could have decoded since they were submitted
         self._rows: list[DecodingRow] = []  # being decoded
@@ -104,6 +117,9 @@ class TransformersEngine(ModelEngine):
         self._slot: dict[int, int] = {}
         self._session: list[int] = []  # by slot
         self._cached: list[np.ndarray] = []  # by slot: the tokens it holds, without those of a response under way
+        # Dropped with the caches, so that a resumed run drafts, and rounds, like one that was not killed.
+        self._lookups = {}
+        self._rates = LookupRates()
 
     def load_weights(self, tensors: Iterable[NamedTensor]) -> None:
         """Take new weights; a shared module has them already, so only the caches are dropped."""
@@ -175,6 +191,7 @@ class TransformersEngine(ModelEngine):
         self._new = [row for row in self._new if row.request.session != session]
         self._rows = [row for row in self._rows if row.request.session != session]
         try:
+            self._lookups.pop(session, None)
             slot = self._slot.pop(session, None)
             if slot is None:
                 return
@@ -217,25 +234,62 @@ class TransformersEngine(ModelEngine):
             if was_training:
                 self.model.train()
 
-    def _take(self, rows: list[DecodingRow], logits_BV: torch.Tensor) -> None:
-        """Sample a token for each of ``rows``; finished rows leave the decoding."""
-        uniform_B = np.asarray([row.uniform[row.count] for row in rows])
-        temperature_B = np.asarray([row.temperature for row in rows], np.float64)
-        token_B, logprob_B = sample(logits_BV, uniform_B, temperature_B)
-        stopped_B = np.isin(token_B, self.stops).tolist()
+    def _take(self, rows: list[DecodingRow], logits_KV: torch.Tensor) -> None:
+        """Sample the next tokens of ``rows``; finished rows leave the decoding.
+
+        logits_KV: row after row, those of the next token and of the tokens after each token of the row's draft. A token
+            counts only if the tokens before it were sampled as they were drafted, so the second tokens are sampled
+            after all first ones, the third after all second ones.
+        """
+        first_B = np.cumsum([0, *(1 + len(row.draft) for row in rows[:-1])])
         ended = set()
-        for row, token, logprob, stopped in zip(rows, token_B.tolist(), logprob_B.tolist(), stopped_B, strict=True):
-            row.ids[row.count] = token
-            row.logprobs[row.count] = logprob
-            row.count += 1
-            stopped = stopped or self._spells_stop(row)
-            if stopped or row.count == row.max_tokens:
-                ended.add(id(row))
-                self._cache_row(row)
-                response = Response(row.ids[: row.count].copy(), row.logprobs[: row.count].copy(), stopped)
-                self._finished.append((row.request, response))
+        active = list(range(len(rows)))
+        depth = 0
+        while active:
+            logits_BV = logits_KV
+            if len(active) < len(logits_KV):
+                logits_BV = logits_KV[torch.as_tensor(first_B[active] + depth, device=self.device)]
+            token_B, logprob_B = self._sample([rows[i] for i in active], logits_BV)
+            stopped_B = np.isin(token_B, self.stops).tolist()
+            sampled = zip(active, token_B.tolist(), logprob_B.tolist(), stopped_B, strict=True)
+            active = []
+            for i, token, logprob, stopped in sampled:
+                if self._append(rows[i], token, logprob, stopped):
+                    ended.add(id(rows[i]))
+                elif rows[i].draft[depth : depth + 1] == [token]:
+                    active.append(i)
+            depth += 1
         if ended:
             self._rows = [row for row in self._rows if id(row) not in ended]
+
+    def _sample(self, rows: Sequence[DecodingRow], logits_BV: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """The next token of each of ``rows`` and its log-probability."""
+        uniform_B = np.asarray([row.uniform[row.count] for row in rows])
+        temperature_B = np.asarray([row.temperature for row in rows], np.float64)
+        return sample(logits_BV, uniform_B, temperature_B)
+
+    def _append(self, row: DecodingRow, token: int, logprob: float, stopped: bool) -> bool:
+        """Add a sampled token to its response; returns whether the response is finished."""
+        row.ids[row.count] = token
+        row.logprobs[row.count] = logprob
+        row.count += 1
+        lookup = self._lookups.get(row.request.session)
+        if lookup is not None:
+            lookup.sampled(token)
+        stopped = stopped or self._spells_stop(row)
+        if not stopped and row.count < row.max_tokens:
+            return False
+        self._cache_row(row)
+        response = Response(row.ids[: row.count].copy(), row.logprobs[: row.count].copy(), stopped)
+        self._finished.append((row.request, response))
+        return True
+
+    def _draft(self, row: DecodingRow) -> None:
+        """Guess the next tokens of a response. The last token of a response is not read, and none is drafted for it."""
+        lookup = self._lookups.get(row.request.session)  # None if steps were recorded when its prompt was read
+        row.draft = []
+        if lookup is not None and len(self._rows) <= DRAFTED_ROWS:
+            row.draft = lookup.draft(min(self._draft_tokens, row.max_tokens - row.count - 1), self.stops)
 
     def _spells_stop(self, row: DecodingRow) -> bool:
         """Whether the last tokens of a response spell one of its stop strings."""
@@ -249,7 +303,7 @@ class TransformersEngine(ModelEngine):
         self._cached[self._slot[row.request.session]] = row.tokens()
 
     def _read(self, rows: Sequence[DecodingRow]) -> torch.Tensor:
-        """Read the prompts of new rows; returns logits ``(B, V)`` after them.
+        """Read the prompts of new rows and their drafts; returns logits as :meth:`_take` takes them.
 
         Of equal prompts, the one with most tokens in the cache is read and copied to the others.
         """
@@ -257,7 +311,9 @@ class TransformersEngine(ModelEngine):
         prompts = [row.request.prompt_ids.tobytes() for row in rows]
         reader_of = {prompts[i]: int(i) for i in np.argsort(start_B, kind="stable")}
         readers = sorted(reader_of.values())
-        logits = self._prefill([rows[i].request for i in readers], slot_B[readers], start_B[readers])
+        if self._draft_tokens and not self._recorded:
+            self._draft_after_prompts(rows, start_B, [reader_of[prompt] for prompt in prompts])
+        logits = self._prefill([rows[i] for i in readers], slot_B[readers], start_B[readers])
         if len(readers) == len(rows):
             return logits
         copies: dict[int, list[int]] = {}
@@ -265,11 +321,24 @@ class TransformersEngine(ModelEngine):
             if i != reader_of[prompt]:
                 copies.setdefault(reader_of[prompt], []).append(i)
         for i, duplicates in copies.items():
-            length = len(rows[i].request.prompt_ids)
+            length = len(rows[i].request.prompt_ids) + len(rows[i].draft)
             begin = int(start_B[duplicates].min())
             self._cache.share(int(slot_B[i]), slot_B[duplicates].tolist(), length, begin)
-        reader_B = np.searchsorted(readers, [reader_of[prompt] for prompt in prompts])
-        return logits[torch.as_tensor(reader_B, device=self.device)]
+        counts = [1 + len(rows[i].draft) for i in readers]
+        first_of = dict(zip(readers, np.cumsum([0, *counts[:-1]]).tolist(), strict=True))
+        firsts = [first_of[reader_of[prompt]] for prompt in prompts]
+        source_K = [first + i for first, row in zip(firsts, rows, strict=True) for i in range(1 + len(row.draft))]
+        return logits[torch.as_tensor(source_K, device=self.device)]
+
+    def _draft_after_prompts(self, rows: Sequence[DecodingRow], start_B: np.ndarray, reader_B: Sequence[int]) -> None:
+        """Guess the first tokens of new responses; rows that share a prompt share its reader's draft."""
+        for row, start in zip(rows, start_B.tolist(), strict=True):
+            lookup = self._lookups.setdefault(row.request.session, PromptLookup(self._rates))
+            prompt = row.request.prompt_ids
+            lookup.read(prompt[start:].tolist(), prompt[max(0, start - CONTEXT_LIMIT) : start].tolist())
+            self._draft(row)
+        for row, reader in zip(rows, reader_B, strict=True):
+            row.draft = rows[reader].draft[: row.max_tokens - 1]
 
     def _place(self, rows: Sequence[DecodingRow]) -> tuple[np.ndarray, np.ndarray]:
         """A slot for every session, and how many tokens of its prompt the slot holds already."""
@@ -295,12 +364,16 @@ class TransformersEngine(ModelEngine):
         keep = torch.as_tensor(keep_K, dtype=torch.long, device=self.device)
         return forward(self.model, ids, self._cache, keep).float()
 
-    def _prefill(self, requests: Sequence[Request], slot_B: np.ndarray, start_B: np.ndarray) -> torch.Tensor:
-        """Read the new part of every prompt, in chunks of similar length; returns logits ``(B, V)`` after them."""
-        new_B = np.asarray([len(request.prompt_ids) for request in requests]) - start_B
+    def _prefill(self, rows: Sequence[DecodingRow], slot_B: np.ndarray, start_B: np.ndarray) -> torch.Tensor:
+        """Read the new part of every prompt and its draft, in chunks of similar length; returns logits row by row."""
+        unread = [
+            np.concatenate([row.request.prompt_ids[start:], np.asarray(row.draft, np.int32)])
+            for row, start in zip(rows, start_B.tolist(), strict=True)
+        ]
+        new_B = np.asarray([len(tokens) for tokens in unread])
         # Stable, so that equal lengths keep the order of the requests and sums do not depend on the sort.
         order = np.argsort(new_B, kind="stable")
-        logits: list[torch.Tensor] = [torch.empty(0)] * len(requests)
+        logits: list[torch.Tensor] = [torch.empty(0)] * len(rows)
         begin = 0
         while begin < len(order):  # as many prompts as fit when padded to the longest
             end = begin + 1
@@ -309,38 +382,53 @@ class TransformersEngine(ModelEngine):
             chunk = np.sort(order[begin:end])
             chunk = chunk[np.argsort(slot_B[chunk], kind="stable")]
             self._cache.plan(slot_B[chunk], start_B[chunk], new_B[chunk])
-            ids_T = np.concatenate([requests[i].prompt_ids[start_B[i] :] for i in chunk])
-            out = self._forward(ids_T, np.cumsum(new_B[chunk]) - 1)
-            for i, row in zip(chunk, out, strict=True):
-                logits[i] = row
+            counts = [1 + len(rows[i].draft) for i in chunk]
+            ends = np.cumsum(new_B[chunk])
+            keep_K = np.concatenate([np.arange(last - count, last) for last, count in zip(ends, counts, strict=True)])
+            out_KV = self._forward(np.concatenate([unread[i] for i in chunk]), keep_K)
+            for i, row_logits in zip(chunk, out_KV.split(counts), strict=True):
+                logits[i] = row_logits
             begin = end
-        return torch.stack(logits)
+        return torch.cat(logits)
 
     def _advance(self) -> torch.Tensor:
-        """Read the last token of every response under way; returns logits ``(B, V)`` after it."""
+        """Read the last token of every response under way and its draft; returns logits as :meth:`_take` takes them."""
         rows = self._rows
+        if self._draft_tokens and not self._recorded:
+            for row in rows:
+                self._draft(row)
         slot_B = np.asarray([self._slot[row.request.session] for row in rows])
         position_B = np.asarray([row.read for row in rows])
-        token_B = np.asarray([row.ids[row.count - 1] for row in rows])
+        unread = [[row.ids[row.count - 1], *row.draft] for row in rows]  # lists: an array for each row takes longer
+        new_B = np.asarray([len(tokens) for tokens in unread])
         first = len(self._cached) if self._recorded else int(slot_B.max()) + 1
         if 3 * len(slot_B) < first and not self._recorded:  # few of many: reading idle slots would cost more
-            self._cache.plan(slot_B, position_B, np.ones(len(slot_B), np.int64))
-            return self._forward(token_B, np.arange(len(slot_B)))
+            self._cache.plan(slot_B, position_B, new_B)
+            return self._forward(joined(unread), np.arange(new_B.sum()))
         # Cheaper than gathering the slots of the rows: advance all first slots in place. An idle slot reads token 0
         # after its cached tokens; that place is overwritten when its session goes on.
-        token_S = np.zeros(first, np.int64)
+        unread_S = [[0]] * first
+        for slot, tokens in zip(slot_B.tolist(), unread, strict=True):
+            unread_S[slot] = tokens
         position_S = np.asarray([len(cached) for cached in self._cached[:first]])
-        token_S[slot_B] = token_B
         position_S[slot_B] = position_B
         if self._recorded:
             try:
-                logits_SV = self._steps(self._cache, token_S, position_S)
+                logits_SV = self._steps(self._cache, joined(unread_S), position_S)
                 return logits_SV[torch.as_tensor(slot_B, device=self.device)].float()
             except RuntimeError:  # the model's code synchronises with the GPU, or memory is short: nothing was recorded
                 self._recorded = False
                 self._steps = RecordedSteps(self.model)
-        self._cache.plan(np.arange(first), position_S, np.ones(first, np.int64))
-        return self._forward(token_S, slot_B)
+        new_S = np.asarray([len(tokens) for tokens in unread_S])
+        self._cache.plan(np.arange(first), position_S, new_S)
+        end_B = np.cumsum(new_S)[slot_B]
+        keep_K = np.concatenate([np.arange(end - count, end) for end, count in zip(end_B, new_B, strict=True)])
+        return self._forward(joined(unread_S), keep_K)
+
+
+def joined(tokens: Iterable[Iterable[int]]) -> np.ndarray:
+    """The tokens of several rows after one another."""
+    return np.fromiter(itertools.chain.from_iterable(tokens), np.int64)
 
 
 def sample(logits_BV: torch.Tensor, uniform_B: np.ndarray, temperature_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from pydantic import Field
+
 from gagpo.agents.engines.options import EngineInputs, EngineOptions
 
 if TYPE_CHECKING:
@@ -15,6 +17,14 @@ class TransformersOptions(EngineOptions):
 
     same_numerics: ClassVar[bool] = True
 
+    draft_tokens: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="maximum tokens that are guessed from the episode and read in one pass; changes only rounding and "
+        "speed. Without effect on a GPU and outside the flat path",
+    )
+
     def build(self, inputs: EngineInputs) -> Engine:
         """The engine for the model's family."""
         from gagpo.agents.engines.general import transformers_engine
@@ -25,4 +35,5 @@ class TransformersOptions(EngineOptions):
             inputs.max_length or self.max_length,
             dtype=inputs.dtype,
             own_weights=inputs.own_weights,
+            draft_tokens=self.draft_tokens,
         )

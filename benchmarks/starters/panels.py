@@ -18,7 +18,7 @@ import torch
 
 from gagpo.eval.models import evaluate as measure
 from gagpo.eval.results import EvalResult
-from gagpo.eval.summary import percent, plain, with_interval
+from gagpo.eval.units import PERCENT, percent, plain
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def line(name: str, result: EvalResult) -> str:
     """One row of the table."""
     types = " | ".join(f"{percent(rate.value)}" for rate in result.by_type.values())
     return (
-        f"| {name} | {with_interval(result.success)} | {plain(result.mean_turns)} | {percent(result.invalid_rate)} "
+        f"| {name} | {PERCENT.interval(result.success)} | {plain(result.mean_turns)} | {percent(result.invalid_rate)} "
         f"| {types} |"
     )
 

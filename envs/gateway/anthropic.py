@@ -6,8 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 
 from gagpo.envs.gateway.messages import (
-    MAX_MESSAGES,
-    MAX_TOOLS,
     ChatRequest,
     Completion,
     GatewayError,
@@ -27,7 +25,7 @@ def read(body: Json) -> ChatRequest:
     """The request in the JSON of a client. Raises: GatewayError."""
     MESSAGES.require(body)
     _require_plain(body)
-    messages = located(body, "messages", MAX_MESSAGES)
+    messages = located(body, "messages")
     if not messages:
         raise GatewayError(400, "messages must have at least 1 item")
     options = {
@@ -52,7 +50,7 @@ def _require_plain(body: Json) -> None:
 
 def _tools(body: Json) -> Iterator[Located]:
     """The tools as those of a chat. Raises: GatewayError for Anthropic's own tools."""
-    for location, tool in located(body, "tools", MAX_TOOLS):
+    for location, tool in located(body, "tools"):
         if tool.get("type") not in (None, "custom"):
             raise GatewayError(400, f"{location}.type must be 'custom' (got {str(tool['type'])[:40]!a})")
         yield location, {"function": {**tool, "parameters": tool.get("input_schema")}}
@@ -62,7 +60,7 @@ def _messages(place: str, message: Json) -> list[Located]:
     """A message as messages of a chat, in which each result of a tool is a separate message."""
     if not isinstance(message.get("content"), list):
         return [(place, message)]
-    blocks = objects(message, "content", MAX_MESSAGES)
+    blocks = objects(message, "content")
     texts = [block for block in blocks if block.get("type") not in _CALL_PARTS]
     results = [
         (place, {"role": "tool", "content": block.get("content"), "tool_call_id": block.get("tool_use_id")})

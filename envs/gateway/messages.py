@@ -76,6 +76,9 @@ def unexpected(error: Exception) -> GatewayError:
 
 # Requests -------------------------------------------------------------------------------------------------------------
 
+# The types of the packages openai and anthropic are not used. They describe what servers may support and ignore unknown
+# keys, so they accept most of what the gateway must reject; a wrong message has an error for each type of their unions.
+
 
 def _text(content: object) -> object:
     """The text of a message, which may be a list of parts of text."""
@@ -207,9 +210,9 @@ class ChatRequest(_RequestObject):
         Raises: GatewayError naming the key.
         """
         if messages is None:
-            messages = located(options, "messages", MAX_MESSAGES)
+            messages = located(options, "messages")
         if tools is None:
-            tools = located(options, "tools", MAX_TOOLS)
+            tools = located(options, "tools")
         context = {"values": [json_values.MAX_VALUES]}  # of all calls' arguments together
         plain = {
             **options,
@@ -288,8 +291,9 @@ def _first_problem(error: ValidationError, place: str = "", names: Mapping[str, 
     return GatewayError(400, f"{sentence(client_key, message):.300}{advice}")
 
 
-def objects(body: Json, key: str, limit: int) -> list[Json]:
-    """The objects listed at ``key``, at most ``limit``. Raises: GatewayError."""
+def objects(body: Json, key: str) -> list[Json]:
+    """The objects listed at ``key``: at most ``MAX_TOOLS`` tools, ``MAX_MESSAGES`` of others. Raises: GatewayError."""
+    limit = MAX_TOOLS if key == "tools" else MAX_MESSAGES
     value = body.get(key) or []
     if not isinstance(value, list):
         raise GatewayError(400, f"{key} must be a list of objects")
@@ -300,9 +304,9 @@ def objects(body: Json, key: str, limit: int) -> list[Json]:
     return value
 
 
-def located(body: Json, key: str, limit: int) -> list[Located]:
+def located(body: Json, key: str) -> list[Located]:
     """As :func:`objects`, each with its place."""
-    return [(f"{key}.{number}", item) for number, item in enumerate(objects(body, key, limit))]
+    return [(f"{key}.{number}", item) for number, item in enumerate(objects(body, key))]
 
 
 # Answers --------------------------------------------------------------------------------------------------------------

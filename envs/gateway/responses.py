@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 
 from gagpo.envs.gateway.messages import (
-    MAX_MESSAGES,
-    MAX_TOOLS,
     ChatRequest,
     Completion,
     GatewayError,
@@ -27,7 +25,7 @@ def read(body: Json) -> ChatRequest:
     content = body.get("input")
     items = [("input", {"role": "user", "content": content})]
     if not isinstance(content, str):
-        items = located(body, "input", MAX_MESSAGES)
+        items = located(body, "input")
     messages = _messages(items)
     if not messages:
         raise GatewayError(400, "input must have at least 1 message")
@@ -57,13 +55,13 @@ def _require_plain(body: Json) -> None:
 
 def _tools(body: Json) -> Iterator[Located]:
     """The tools as those of a chat, in which a built-in tool's type is an error."""
-    for location, tool in located(body, "tools", MAX_TOOLS):
+    for location, tool in located(body, "tools"):
         yield location, {"type": tool.get("type"), "function": tool}
 
 
 def _echo(body: Json) -> Json:
     """The fields of the request that an answer repeats. The temperature is not one of them: the run decides it."""
-    tools = [{"parameters": None, "strict": None, **tool} for tool in objects(body, "tools", MAX_TOOLS)]
+    tools = [{"parameters": None, "strict": None, **tool} for tool in objects(body, "tools")]
     choice = body.get("tool_choice")
     return {
         "instructions": body.get("instructions"),

@@ -12,26 +12,16 @@ from gagpo.base import durable
 from gagpo.base.core_schema import write_yaml
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.tables import Table
-from gagpo.eval.at_k import shown_ks
 from gagpo.eval.compare import Comparison, DifferentTaskSets, compare_results
 from gagpo.eval.episode_files import EpisodeRecord, episode_files, read_episode_file
 from gagpo.eval.health import health
+from gagpo.eval.measures import SUCCESS
 from gagpo.eval.report.page import render
-from gagpo.eval.results import joint_headline
+from gagpo.eval.results import measures_of_k, shown_measures
 from gagpo.eval.run_figure import plot_run
 from gagpo.eval.runs import Evaluation, Run, load_run, shown_settings
-from gagpo.eval.summary import (
-    at_k_table,
-    measured_facts,
-    number,
-    percent,
-    reward_number,
-    reward_with_interval,
-    task_set_facts,
-    types_tables,
-    whole_tables,
-    with_interval,
-)
+from gagpo.eval.summary import at_k_table, measured_facts, number, task_set_facts, types_tables, whole_tables
+from gagpo.runs.headline import REWARD_MEAN, SUCCESS_RATE
 from gagpo.runs.reading import BadResult, read_text
 from gagpo.runs.register import find
 from gagpo.runs.run_folder import RunFolder
@@ -47,7 +37,7 @@ def write_report(run_folder: str | Path, pass_at: Sequence[int] | None = None) -
 
     The page needs no other file and no network, and escapes all text from models and files.
 
-    pass_at: the k of pass@k; by default those of :func:`gagpo.eval.at_k.shown_ks`.
+    pass_at: the k of pass@k; by default those of :func:`gagpo.eval.results.measures_of_k`.
 
     Raises:
         InvalidArgument: an evaluation has fewer episodes per task than a k.
@@ -66,16 +56,16 @@ def write_report(run_folder: str | Path, pass_at: Sequence[int] | None = None) -
         results=results,
         whole=_whole(run, evaluations),
         curves=_curves(run, folder / "curves.png"),
-        curve_names="Mean reward" if run.headline.reward else "Success",
+        curve_names="Mean reward" if REWARD_MEAN in run.headline else "Success",
         broken_lines=run.broken_lines,
         health=health(run.metrics),
         seconds=run.seconds(),
         numbers=_numbers(run),
         samples=[
-            _samples(path, run.headline.success)
+            _samples(path, SUCCESS_RATE in run.headline)
             for path in _episode_files(folder, next(iter(evaluations.values()), []))
         ],
-        shows_success=run.headline.success,
+        shows_success=SUCCESS_RATE in run.headline,
         **_versions_and_settings(folder),
     )
     target = folder / "report.html"
@@ -114,8 +104,8 @@ def before_and_after(run: Run, split: str) -> list[Evaluation]:
 def _result(split: str, evaluations: Sequence[Evaluation], pass_at: Sequence[int] | None) -> dict[str, object]:
     """The tables of a split, one column per evaluation, and the comparison with the first."""
     results = {evaluation.stage or evaluation.label: evaluation.result for evaluation in evaluations}
-    headline = joint_headline(results.values())
-    rows = zip(*(measured_facts(result, headline) for result in results.values()), strict=False)
+    measures = shown_measures(results.values())
+    rows = zip(*(measured_facts(result, measures) for result in results.values()), strict=False)
     comparison: Comparison | None = None
     complaint = ""
     try:
@@ -126,7 +116,7 @@ def _result(split: str, evaluations: Sequence[Evaluation], pass_at: Sequence[int
         "split": split,
         "task_set": "; ".join(text for _, text in task_set_facts(evaluations[-1].result)[:2]),
         "table": Table(["", *results], [[row[0][0], *(text for _, text in row)] for row in rows]),
-        "at_k": at_k_table(results, shown_ks(results, pass_at)),
+        "at_k": at_k_table(results, measures_of_k(results, pass_at)),
         "at_k_differences": comparison.at_k_difference_tables() if comparison else [],
         "types": types_tables(results),
         "complaint": complaint,
@@ -138,19 +128,21 @@ def _result(split: str, evaluations: Sequence[Evaluation], pass_at: Sequence[int
 
 def _headline(split: str, comparison: Comparison) -> dict[str, object]:
     """The first sentence of the report: the mean reward or the success, and the success next to a mean reward."""
-    results = comparison.results
-    rates = {stage: f"{percent(result.success.value)} %" for stage, result in results.items()}
-    first = comparison.differences[0]
-    sentence: dict[str, object] = {"split": split, "name": "Success", "numbers": rates, "success": {}}
-    if not comparison.rewards:
-        return sentence | {"rise": f"{with_interval(first.rise, signed=True)} points"}
-    rewards = {stage: reward_number(result.mean_reward.value) for stage, result in results.items()}
+    measure, *further = comparison.first
+    numbers = {
+        each: {
+            stage: each.unit.number(result.estimate(each).value) + each.unit.suffix
+            for stage, result in comparison.results.items()
+        }
+        for each in comparison.first
+    }
+    rise = measure.unit.interval(comparison.of(measure)[0].rise, signed=True)
     return {
         "split": split,
-        "name": "Mean reward",
-        "numbers": rewards,
-        "rise": reward_with_interval(comparison.rewards[0].rise, signed=True),
-        "success": rates if comparison.headline.success else {},
+        "name": measure.name.capitalize(),
+        "numbers": numbers[measure],
+        "rise": f"{rise} points" if measure == SUCCESS else rise,
+        "success": numbers[SUCCESS] if further else {},
     }
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, fields
 from gagpo.data import INVALID_REASONS
 from gagpo.eval.health import health
 from gagpo.eval.runs import Evaluation, Run, read_label
-from gagpo.runs.headline import Outcomes, joint
+from gagpo.runs.headline import REWARD_MEAN, SUCCESS_RATE, Outcomes, joint
 from gagpo.runs.register import Display, metrics_in
 
 FORMAT = "gagpo view 2"
+SHOWN = {REWARD_MEAN: "reward", SUCCESS_RATE: "success"}  # the pages' names of the metrics that come first
 DEAD_ZONE = 0.1  # advantages nearer to zero have no colour
 LARGE = 0.5  # standard deviations of a group; two credits disagree where both have larger advantages of opposite signs
 
@@ -142,7 +143,7 @@ def _run(run: Run, outcomes: Outcomes) -> dict[str, object]:
         "iterations": run.settings.get("training.iterations", ""),
         "environments": run.envs,
         "metrics": {key: [row.get(key) for row in run.metrics] for key in keys},
-        "shows": [name for name in ("reward", "success") if getattr(headline, name)],
+        "shows": [SHOWN[metric] for metric in headline],
         "health": [
             {"level": finding.level, "word": finding.word, "sentence": finding.sentence}
             for finding in health(run.metrics)

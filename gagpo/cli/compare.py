@@ -160,10 +160,10 @@ def _print_study(
     from gagpo.eval.study_at_k import measure_studies
 
     study = study_of(groups, request.files, request.baseline, request.split, ks)
-    measures = measure_studies(study, ks)
+    of_k = measure_studies(study, ks)
     if request.latex or request.markdown:
         tables = list(zip(study.tables(), study.captions(), strict=True))
-        tables += [(measure.table(), measure.caption(study)) for measure in measures]
+        tables += [(measure.table(), measure.caption()) for measure in of_k]
         texts = [table.latex(caption) if request.latex else table.markdown() for table, caption in tables]
         say("\n\n".join("\n".join(lines) for lines in texts))
     else:
@@ -172,8 +172,8 @@ def _print_study(
         one_seed_each = len(groups) == len(runs) > 1  # then tasks are paired, not seeds
         say(*study.lines(width))
         if not one_seed_each or request.files:
-            say(*(line for measure in measures for line in ("", *measure.lines(width))))
+            say(*(line for measure in of_k for line in ("", *measure.lines(width))))
         if one_seed_each:
             say("", *compare_files([run.folder for run in runs], request.split, ks).lines(text_width()))
-    at_k = {measure.measure.name: measure.record() for measure in measures}
+    at_k = {measure.name: measure.record() for measure in of_k}
     return {"study": study.record(), **({"at_k": at_k} if at_k else {})}

@@ -95,17 +95,18 @@ def _require_one_kind(model: str, options: Mapping[str, object]) -> None:
 def _print_overall(results: Mapping[str, EvalResult]) -> dict[str, dict[str, object]]:
     """Print the results of all environments; return the overall rate as JSON-ready values."""
     from gagpo.base.tables import text_width
-    from gagpo.eval.results import joint_headline, whole, whole_reward
+    from gagpo.eval.measures import REWARD
+    from gagpo.eval.results import shown_measures, whole
     from gagpo.eval.summary import whole_tables
 
-    has_rewards = joint_headline(results.values()).reward
+    has_rewards = REWARD in shown_measures(results.values())
     name = "interval" if has_rewards else "success"
     for table in whole_tables({env: {name: result} for env, result in results.items()}):
         say(*table.lines(text_width()))
     rate = whole(results.values())
     record: dict[str, object] = {"success_rate": rate.value, "success": rate.record()}
     if has_rewards:
-        record["mean_reward"] = whole_reward(results.values()).record()
+        record["mean_reward"] = whole(results.values(), REWARD).record()
     return {"the whole": record}
 
 
@@ -135,14 +136,14 @@ def _print_suite(
 def _print_outcome(outcome: EvaluationOutcome, env: str) -> dict[str, object]:
     """Print the result; return it as JSON-ready values."""
     from gagpo.base.tables import ascii_only, text_width
-    from gagpo.eval.at_k import at_k_record, shown_ks
+    from gagpo.eval.results import at_k_record
     from gagpo.eval.summary import result_lines
 
     result = outcome.result
     usage = outcome.usage
     record = outcome.result.summary()
     if result.task_set.tries > 1:
-        record |= {"at_k": at_k_record(result, shown_ks({"": result}))}
+        record |= {"at_k": at_k_record(result)}
     if outcome.stored:
         # The journal's key has the server's address, not what the server runs: it may be another model by now.
         say(

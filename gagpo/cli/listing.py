@@ -168,13 +168,13 @@ def _origin(name: str) -> str:
 def _starters() -> list[CatalogEntry]:
     """The shipped models with size and results."""
     from gagpo.eval.statistics import Interval
-    from gagpo.eval.summary import with_interval
+    from gagpo.eval.units import PERCENT
     from gagpo.model import pretrained, starters
 
     items = []
     for starter in map(starters.find, starters.names()):
         rates = [
-            f"{name} {with_interval(Interval(**result['success']))} %"
+            f"{name} {PERCENT.interval(Interval(**result['success']))} %"
             for name, result in starter.manifest["results"].items()
         ]
         size = f"{starter.manifest['parameters'] / 1e6:.2f} M parameters, {starter.size / 2**20:.1f} MiB"

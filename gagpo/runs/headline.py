@@ -9,17 +9,11 @@ from dataclasses import dataclass
 
 from gagpo.runs.register import environments_of, of_environment
 
+SUCCESS_RATE = "success_rate"
+REWARD_MEAN = "reward_mean"
 
-@dataclass(frozen=True)
-class Headline:
-    """Which numbers of a run or a result are shown first.
-
-    reward: whether the mean reward is shown, before the success rate.
-    success: whether the success rate is shown.
-    """
-
-    reward: bool = False
-    success: bool = True
+Headline = tuple[str, ...]
+"""The metrics of a run or a result that are shown first: the mean reward, the success rate, or both in this order."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +31,12 @@ class Outcomes:
     succeeded: bool = False
     assumed: bool = False
 
+    @classmethod
+    def of(cls, episodes: Sequence[tuple[float, bool, bool]]) -> Outcomes:
+        """episodes: reward, success, and whether the success is assumed."""
+        rewards, successes, assumed = zip(*episodes, strict=True) if episodes else ((), (), ())
+        return cls(any(map(is_graded, rewards)), any(rewards), any(successes), any(assumed))
+
     def __or__(self, other: Outcomes) -> Outcomes:
         return Outcomes(
             self.graded or other.graded,
@@ -52,8 +52,9 @@ class Outcomes:
         Also where episodes are rewarded and none succeeds: an environment that never reports success would look as if
         nothing was learnt. Success is shown next to it once an episode succeeded.
         """
-        reward = self.graded or (self.rewarded and not self.succeeded)
-        return Headline(reward, success=not reward or (self.succeeded and not self.assumed))
+        if not self.graded and (self.succeeded or not self.rewarded):
+            return (SUCCESS_RATE,)
+        return (REWARD_MEAN, SUCCESS_RATE) if self.succeeded and not self.assumed else (REWARD_MEAN,)
 
 
 def is_graded(reward: float) -> bool:
@@ -67,7 +68,7 @@ def outcomes_of_rows(rows: Sequence[Mapping[str, float]], env: str = "") -> Outc
     rows: metrics of iterations.
     env: one of several environments; by default all of them.
     """
-    names = ("success_rate", "reward_mean", "graded_rewards")
+    names = (SUCCESS_RATE, REWARD_MEAN, "graded_rewards")
     success, reward, graded = (of_environment(name, env) if env else name for name in names)
     measured = [row for row in rows if success in row or reward in row]
     return Outcomes(

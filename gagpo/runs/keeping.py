@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.checkpoint import AVERAGE, Checkpoint
-from gagpo.runs.headline import headline_of_rows
+from gagpo.runs.headline import REWARD_MEAN, SUCCESS_RATE, headline_of_rows
 from gagpo.runs.metrics import metric_rows
 from gagpo.runs.run_folder import BEST, EMA, enough
 from gagpo.settings import SettingsError, TrainingSettings
@@ -39,9 +39,9 @@ def best_of(iterations: Iterable[int], rows: Sequence[Mapping[str, float]], trai
     """
     if training.best_metric is None:
         return None
-    criterion = training.best_metric
-    if criterion == "success_rate" and not headline_of_rows(rows).success:
-        criterion = "reward_mean"
+    criterion: str = training.best_metric
+    if criterion == SUCCESS_RATE and criterion not in headline_of_rows(rows):
+        criterion = REWARD_MEAN
     means = smoothed(rows, criterion, BEST_OVER)
     measured = [iteration for iteration in iterations if iteration in means]
     return max(measured, key=lambda iteration: (means[iteration], iteration), default=None)

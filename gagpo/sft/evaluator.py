@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,10 @@ from gagpo.base.errors import GagpoError
 from gagpo.data import Episode
 from gagpo.envs.pool.opening import open_pool
 from gagpo.eval.evaluate import choose_tasks
-from gagpo.eval.summary import reward_number
-from gagpo.runs.headline import Outcomes, is_graded
+from gagpo.eval.measures import REWARD, SUCCESS, Measure
+from gagpo.runs.headline import SUCCESS_RATE, Outcomes
 from gagpo.settings import RunSettings, SftSettings
-from gagpo.sft.demonstrations import environment_of, sft_of, success_of
+from gagpo.sft.demonstrations import environment_of, sft_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,6 +37,12 @@ FIRST_ROUND = 100  # steps
 GROWTH = 1.5  # factor by which each round lengthens the training so far
 RISE_STEPS = 20  # over which a round's learning rate rises
 FALL_FRACTION = 0.4  # of a round, over which its learning rate falls
+
+VALUES: dict[Measure, Callable[[Episode], float]] = {
+    SUCCESS: lambda episode: float(episode.success),
+    REWARD: lambda episode: float(episode.reward),
+}
+"""An episode in each measure that can decide."""
 
 Report = Callable[[str], None]
 
@@ -67,23 +73,59 @@ class StepMeasure:
         return self.success if self.reward is None else self.reward
 
     @classmethod
-    def of(cls, step: int, episodes: Sequence[Episode], in_rewards: bool = False) -> StepMeasure:
+    def of(cls, step: int, episodes: Sequence[Episode], measure: Measure = SUCCESS) -> StepMeasure:
         """Measure the episodes of an evaluation; those of one task share their ``group``.
 
-        in_rewards: whether the mean reward decides.
+        measure: the one that decides, ``SUCCESS`` or ``REWARD``.
         """
         turns = [turn for episode in episodes for turn in episode.turns]
         groups: dict[int, set[float]] = {}
         for episode in episodes:
-            groups.setdefault(episode.group, set()).add(episode.reward if in_rewards else float(episode.success))
+            groups.setdefault(episode.group, set()).add(VALUES[measure](episode))
         return cls(
             step,
-            success_of(episodes),
+            mean_of(episodes, SUCCESS),
             float(np.mean([not turn.valid for turn in turns])) if turns else 1.0,
             float(np.mean([turn.cut for turn in turns])) if turns else 0.0,
             float(np.mean([len(results) > 1 for results in groups.values()])),
-            reward_of(episodes) if in_rewards else None,
+            mean_of(episodes, measure) if measure == REWARD else None,
         )
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """How a measure is written in reports and verdicts; ``{}`` stands for its value.
+
+    result: of an evaluation, followed by the episodes.
+    value: of the model.
+    goal: what it should be, after ``value``.
+    compared: what episodes of a task may differ in.
+    ready: that RL can begin.
+    """
+
+    result: str
+    value: str
+    goal: str
+    compared: str
+    ready: str
+
+
+SENTENCES = {
+    SUCCESS: Sentences(
+        result="wins {} of",
+        value="it wins {}",
+        goal="should win {}",
+        compared="success",
+        ready="it knows the language of the environment, and some episodes of a task succeed",
+    ),
+    REWARD: Sentences(
+        result="mean reward {} in",
+        value="its mean reward is {}",
+        goal="should be {}",
+        compared="the reward",
+        ready="most actions are valid, and the rewards of a task's episodes differ",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -93,13 +135,26 @@ class SuccessTarget:
     chance: of random actions.
     demonstrations: of the demonstrations; None if unknown.
     imitable: see :class:`gagpo.sft.demonstrations.Demonstrations`.
-    in_rewards: whether they are mean rewards, because the demonstrations report no success.
+    measure_name: ``mean reward`` if the demonstrations report no success, else ``success``.
     """
 
     chance: float
     demonstrations: float | None
     imitable: bool = True
-    in_rewards: bool = False
+    measure_name: str = SUCCESS.name
+
+    @classmethod
+    def stored(cls, values: Mapping[str, Any]) -> SuccessTarget:
+        """From plain values; earlier versions stored ``in_rewards`` in place of the measure's name."""
+        target = dict(values)
+        if target.pop("in_rewards", False):
+            target["measure_name"] = REWARD.name
+        return cls(**target)
+
+    @property
+    def measure(self) -> Measure:
+        """The measure that decides: the mean reward or the success."""
+        return REWARD if self.measure_name == REWARD.name else SUCCESS
 
     def goal(self, steps_are_set: bool) -> float:
         """What RL can begin with: two thirds of the way from chance to the demonstrations.
@@ -122,7 +177,7 @@ class SuccessTarget:
 
     def text(self, score: float) -> str:
         """A success rate in per cent, or a mean reward."""
-        return reward_number(score) if self.in_rewards else percent(score)
+        return percent(score) if self.measure == SUCCESS else self.measure.unit.number(score)
 
 
 class SftEvaluator:
@@ -159,7 +214,7 @@ class SftEvaluator:
         with closing(engine):
             agent = language_agent(engine, self.env, settings.rollout.sampling, **dict(settings.context))
             episodes = run_evaluation(settings, agent, EPISODES_PER_TASK)
-        measure = StepMeasure.of(step, episodes, self.target.in_rewards)
+        measure = StepMeasure.of(step, episodes, self.target.measure)
         self.measures.append(measure)
         self.report(self.words(measure))
 
@@ -167,22 +222,21 @@ class SftEvaluator:
         """The measure as a sentence."""
         groups = len(evaluation_tasks(self.settings))
         episodes = f"{EPISODES_PER_TASK * groups} episodes of training tasks ({self.target.words})"
-        result = f"wins {percent(measure.success)} of {episodes}"
-        if self.target.in_rewards:
-            result = f"mean reward {self.target.text(measure.score)} in {episodes}"
+        result = self._sentences.result.format(self.target.text(measure.score))
         return (
-            f"step {measure.step}: {result}; "
+            f"step {measure.step}: {result} {episodes}; "
             f"{percent(measure.invalid)} of the turns are invalid, {percent(measure.cut)} of the responses are cut; "
-            f"{self._compared} differs between episodes in {round(groups * measure.contrast)} of {groups} tasks"
+            f"{self._sentences.compared} differs between episodes in "
+            f"{round(groups * measure.contrast)} of {groups} tasks"
         )
 
     @property
-    def _compared(self) -> str:
-        return "the reward" if self.target.in_rewards else "success"
+    def _sentences(self) -> Sentences:
+        return SENTENCES[self.target.measure]
 
     def _is_good(self, measure: StepMeasure, goal: float) -> bool:
         """Whether a model succeeds in most episodes, or reaches the goal in mean reward."""
-        return measure.score >= goal if self.target.in_rewards else measure.success >= 0.5
+        return measure.score >= (0.5 if self.target.measure == SUCCESS else goal)
 
     def faults(self, measure: StepMeasure) -> list[str]:
         """What keeps RL from learning, each with the setting to change; [] if RL can begin.
@@ -204,16 +258,13 @@ class SftEvaluator:
             invalid = percent(measure.invalid)
             faults.append(f"{invalid} of the turns are invalid: {more_steps}, then raise sft.episodes")
         if measure.score < goal:
-            score = self.target.text(measure.score)
-            goal_text = self.target.text(goal)
-            result = f"it wins {score}, and should win {goal_text}"
-            if self.target.in_rewards:
-                result = f"its mean reward is {score}, and should be {goal_text}"
-            faults.append(f"{result} after these demonstrations: {more_steps}, then {larger_model}")
+            value = self._sentences.value.format(self.target.text(measure.score))
+            target = self._sentences.goal.format(self.target.text(goal))
+            faults.append(f"{value}, and {target} after these demonstrations: {more_steps}, then {larger_model}")
         if not faults and measure.contrast < MIN_CONTRAST and not is_good:
             faults.append(
-                f"{self._compared} differs between episodes in only {percent(measure.contrast)} of the tasks: raise "
-                f"rollout.temperature, or {more_steps}"
+                f"{self._sentences.compared} differs between episodes in only {percent(measure.contrast)} of the tasks"
+                f": raise rollout.temperature, or {more_steps}"
             )
         return faults
 
@@ -226,15 +277,12 @@ class SftEvaluator:
         if faults:
             return "not ready for RL: " + "; ".join(faults)
         if measure.contrast < MIN_CONTRAST:
-            score = self.target.text(measure.score)
-            result = f"its mean reward is {score}" if self.target.in_rewards else f"it wins {score}"
+            value = self._sentences.value.format(self.target.text(measure.score))
             return (
-                f"{result} and episodes of a task hardly differ, so RL has little to learn: raise sft.mistake_rate, or "
+                f"{value} and episodes of a task hardly differ, so RL has little to learn: raise sft.mistake_rate, or "
                 "choose harder tasks"
             )
-        if self.target.in_rewards:
-            return "ready for RL: most actions are valid, and the rewards of a task's episodes differ"
-        return "ready for RL: it knows the language of the environment, and some episodes of a task succeed"
+        return f"ready for RL: {self._sentences.ready}"
 
     def state(self) -> list[dict[str, Any]]:
         """The measures so far, as plain values."""
@@ -269,34 +317,29 @@ def success_target(settings: RunSettings, episodes: Sequence[Episode], imitable:
     Demonstrations of the evaluation tasks count, because these may be harder than others. Few of them would be a noisy
     estimate, so the mean of all demonstrations counts as ``PRIOR_WEIGHT`` more.
     """
-    in_rewards = has_rewards_only(episodes)
-    chance = chance_of(settings, in_rewards)
+    measure = REWARD if has_rewards_only(episodes) else SUCCESS
+    chance = chance_of(settings, measure)
     if not episodes:
         return SuccessTarget(chance, None)
     tasks = set(evaluation_tasks(settings))
-    results = [episode.reward if in_rewards else float(episode.success) for episode in episodes]
+    results = list(map(VALUES[measure], episodes))
     of_tasks = [result for episode, result in zip(episodes, results, strict=True) if episode.task in tasks]
     rate = (sum(of_tasks) + PRIOR_WEIGHT * float(np.mean(results))) / (len(of_tasks) + PRIOR_WEIGHT)
-    return SuccessTarget(chance, rate, imitable, in_rewards)
+    return SuccessTarget(chance, rate, imitable, measure.name)
 
 
 def has_rewards_only(episodes: Sequence[Episode]) -> bool:
     """Whether the mean reward of demonstrations decides, because they earn rewards and report no success."""
-    outcomes = Outcomes(
-        graded=any(is_graded(episode.reward) for episode in episodes),
-        rewarded=any(episode.reward != 0 for episode in episodes),
-        succeeded=any(episode.success for episode in episodes),
-        assumed=any(episode.success_assumed for episode in episodes),
-    )
-    return not outcomes.headline.success
+    outcomes = Outcomes.of([(episode.reward, bool(episode.success), episode.success_assumed) for episode in episodes])
+    return SUCCESS_RATE not in outcomes.headline
 
 
-def reward_of(episodes: Sequence[Episode]) -> float:
-    """The mean reward of episodes; 0 without any."""
-    return float(np.mean([episode.reward for episode in episodes])) if episodes else 0.0
+def mean_of(episodes: Sequence[Episode], measure: Measure) -> float:
+    """The success rate or the mean reward of episodes; 0 without any."""
+    return float(np.mean(list(map(VALUES[measure], episodes)))) if episodes else 0.0
 
 
-def chance_of(settings: RunSettings, in_rewards: bool = False) -> float:
+def chance_of(settings: RunSettings, measure: Measure = SUCCESS) -> float:
     """The success rate, or mean reward, of random actions on the evaluation tasks.
 
     0 if the environment cannot list or draw actions.
@@ -305,7 +348,7 @@ def chance_of(settings: RunSettings, in_rewards: bool = False) -> float:
         episodes = run_evaluation(settings, RandomAgent(), EPISODES_PER_TASK, expert="random")
     except GagpoError:
         return 0.0
-    return reward_of(episodes) if in_rewards else success_of(episodes)
+    return mean_of(episodes, measure)
 
 
 def rounds(sft: SftSettings) -> list[int]:

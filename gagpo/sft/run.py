@@ -73,7 +73,7 @@ def sft(settings: RunSettings, quiet: bool = False, say: Report = lambda _: None
     trained = with_adapter(model, sft_of(settings), work, settings.device)
     evaluator = None
     if progress["expected"]:
-        evaluator = SftEvaluator(settings, tokenizer, SuccessTarget(**progress["expected"]), say)
+        evaluator = SftEvaluator(settings, tokenizer, SuccessTarget.stored(progress["expected"]), say)
 
     def texts() -> dict[str, str]:
         measured = evaluator.state() if evaluator else []

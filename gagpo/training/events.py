@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gagpo.base.tables import WIDTH, duration, text_width
-from gagpo.eval.results import EvalResult
-from gagpo.eval.summary import reward_number, reward_with_interval
-from gagpo.runs.headline import Headline
+from gagpo.eval.measures import REWARD, SUCCESS
+from gagpo.eval.results import EvalResult, shown_measures
+from gagpo.eval.units import REWARDS, reward_number
+from gagpo.runs.headline import REWARD_MEAN, SUCCESS_RATE, Headline
 from gagpo.runs.metrics import Metrics
 from gagpo.runs.register import environments_of, of_environment
 
@@ -95,19 +96,17 @@ class IterationFinished:
 
     def _first_numbers(self) -> list[str]:
         """Mean reward, success rate, or both."""
-        headline = self.headlines.get("", Headline())
-        columns = []
-        if headline.reward:
-            columns.append(f"reward {reward_number(self.metrics['reward_mean']):>7}")
-        if headline.success:
-            columns.append(f"success {100 * self.metrics['success_rate']:5.1f} %")
-        return columns
+        texts: dict[str, Callable[[float], str]] = {
+            REWARD_MEAN: lambda reward: f"reward {reward_number(reward):>7}",
+            SUCCESS_RATE: lambda rate: f"success {100 * rate:5.1f} %",
+        }
+        return [texts[metric](self.metrics[metric]) for metric in self.headlines.get("", (SUCCESS_RATE,))]
 
     def _of_environment(self, env: str) -> str:
         """An environment with its success rate, or with its mean reward."""
-        if self.headlines.get(env, Headline()).reward:
-            return f"{env} {reward_number(self.metrics[of_environment('reward_mean', env)])}"
-        return f"{env} {100 * self.metrics[of_environment('success_rate', env)]:.1f} %"
+        metric, *_ = self.headlines.get(env, (SUCCESS_RATE,))
+        value = self.metrics[of_environment(metric, env)]
+        return f"{env} {reward_number(value)}" if metric == REWARD_MEAN else f"{env} {100 * value:.1f} %"
 
 
 @dataclass(frozen=True)
@@ -134,11 +133,11 @@ class EvaluationFinished:
 
     def __str__(self) -> str:
         rate = self.result.success
-        numbers = []
-        if self.result.headline.reward:
-            numbers.append(f"reward {reward_with_interval(self.result.mean_reward)}")
-        if self.result.headline.success:
-            numbers.append(f"success {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]")
+        texts = {
+            REWARD: f"reward {REWARDS.interval(self.result.mean_reward)}",
+            SUCCESS: f"success {100 * rate.value:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]",
+        }
+        numbers = [texts[measure] for measure in shown_measures([self.result])]
         line = f"{self.label}: {', '.join(numbers)}"
         if self.failure:
             line += f"\n      {self.result.failed} of {self.result.episodes} episodes failed, the first: {self.failure}"

@@ -10,7 +10,7 @@ from gagpo.base import hub
 from gagpo.base.core_schema import parse_yaml, write_yaml
 from gagpo.base.tables import Table
 from gagpo.eval.runs import Evaluation, Run, load_run, shown_settings
-from gagpo.eval.summary import with_interval
+from gagpo.eval.units import PERCENT
 from gagpo.runs.run_folder import AVERAGED, RunFolder
 from gagpo.settings import RunSettings
 from gagpo.settings.derived import RECIPE
@@ -263,7 +263,7 @@ def _results(evaluations: list[Evaluation], checkpoint: Checkpoint) -> str:
                 str(task_set.tasks),
                 str(task_set.tries),
                 str(evaluation.result.temperature),
-                with_interval(evaluation.result.success),
+                PERCENT.interval(evaluation.result.success),
             ]
         )
     return "\n".join(Table(header, rows).markdown()) if rows else "This checkpoint has not been evaluated."

@@ -3,8 +3,10 @@
 import pytest
 
 from benchmarks import scaling
+from tests.folders import needs
 
 
+@needs("agents/engines/remote")
 def test_one_rank_agrees_with_the_formulas():
     (result,) = scaling.measure((1,))
     assert result["gathered"] == result["reduced"] == result["episodes"] == 0.0

@@ -7,6 +7,7 @@ from gagpo.cli.main import app
 from gagpo.settings import load
 from tests.commands.pages import MARKS, PLACEHOLDER, ROOT, Block, blocks, gagpo_commands, pages
 from tests.commands.run import run_page, told
+from tests.folders import complete
 
 COMMAND = typer.main.get_command(app)
 PAGES = pages()
@@ -40,6 +41,7 @@ def test_what_does_not_exist_is_found():
     assert "no command" in refused(["tarin", "x"]) and "--trys" in refused(["eval", "x", "--trys", "4"])
 
 
+@complete
 @every_page
 def test_every_command_and_option_that_a_page_prints_exists(page):
     assert {

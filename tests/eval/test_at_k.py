@@ -12,20 +12,13 @@ from hypothesis import strategies as st
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Call, Episode, Turn
-from gagpo.eval.at_k import (
-    MAJORITY,
-    PASS,
-    SOLUTIONS,
-    distinct_at_k,
-    majority_at_k,
-    measures_of,
-    read_ks,
-    shown_ks,
-)
+from gagpo.eval.at_k import distinct_at_k, majority_at_k, read_ks
 from gagpo.eval.compare import compare_results
-from gagpo.eval.results import EvalResult, EvaluatedTaskSet
+from gagpo.eval.measures import MAJORITY, PASS, SOLUTIONS, SUCCESS
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet, measures_of_k
 from gagpo.eval.statistics import paired_difference, random_sign_flips, sign_flip_test
 from gagpo.eval.summary import result_lines
+from gagpo.eval.units import PERCENT
 from tests.rejections import rejects
 
 N = 4
@@ -110,29 +103,30 @@ def test_k_lies_within_the_episodes(k):
 def test_one_episode_is_the_success_rate_and_all_of_them_any_success():
     counts = [0, 1, 2, 4, 4, 0, 3]
     measured = of_successes(counts)
-    intervals = PASS.intervals(measured, [1, 2, N])
+    intervals = {k: measured.estimate(PASS.at(k)) for k in (1, 2, N)}
     assert intervals[1] == measured.success
     assert intervals[N].value == pytest.approx(5 / 7)
     assert {k: item.value for k, item in intervals.items()} == pytest.approx(measured.pass_at_k)
     assert intervals[N] == of_successes([count > 0 for count in counts], tries=1).success
     for measure in (MAJORITY, SOLUTIONS):
-        assert measure.intervals(measured, [1])[1].value == pytest.approx(measured.success.value)
+        assert measured.estimate(measure.at(1)).value == pytest.approx(measured.success.value)
 
 
 @pytest.mark.parametrize("measure", [PASS, MAJORITY, SOLUTIONS], ids=lambda measure: measure.name)
 @pytest.mark.parametrize("count", [0, N])
 def test_an_interval_contains_its_value_at_the_ends(measure, count):
     measured = result([[(i < count, "7" if i < count else "8", f"go {i}") for i in range(N)] for _ in range(6)])
-    for interval in measure.intervals(measured, [1, 2, 3, N]).values():
+    for interval in (measured.estimate(measure.at(k)) for k in (1, 2, 3, N)):
         assert interval.low <= interval.value <= interval.high
-        assert not measure.share or interval.high - interval.low > 0.05
+        assert measure.unit is not PERCENT or interval.high - interval.low > 0.05
 
 
 def test_differences_by_hand():
     first, other = of_successes([0, 0, 1, 2, 0, 1]), of_successes([1, 2, 3, 2, 4, 1])
-    compared = PASS.differences(first, other, [1, 2, N])
-    (item,) = compare_results({"first": first, "other": other}).differences
+    compared = {k: first.difference(other, PASS.at(k)) for k in (1, 2, N)}
+    (item,) = compare_results({"first": first, "other": other}).of(SUCCESS)
     assert (compared[1].rise, compared[1].p, compared[1].test) == (item.rise, item.p, item.test)
+    assert compared[1] == first.difference(other, SUCCESS) and (compared[1].gained, compared[1].lost) == (4, 0)
     assert compared[N].p == 2 / 2**3 and compared[N].test == "exact McNemar"  # solved by any: three tasks gained
     assert compared[N].rise == paired_difference(([0, 0, 1, 1, 0, 1], [1] * 6), ([1] * 6, [1] * 6))
     rises = [3 / 6, 5 / 6, 6 / 6 - 3 / 6, 0, 1, 0]  # pass@2 of 0 to 4 successes: 0, 3, 5, 6 and 6 sixths
@@ -141,13 +135,11 @@ def test_differences_by_hand():
 
 def test_results_with_unlike_numbers_of_episodes():
     first, other = of_successes([0, 1, 2], tries=2), of_successes([3, 8, 8], tries=8)
-    ks = shown_ks({"first": first, "other": other})
-    assert ks == [1, 2]
-    compared = PASS.differences(first, other, ks)
-    assert compared[1].rise.value == pytest.approx(19 / 24 - 3 / 6)
-    assert shown_ks({"once": of_successes([1], tries=1), "other": other}) == []
+    assert measures_of_k({"first": first, "other": other}) == [m.at(k) for m in (PASS, SOLUTIONS) for k in (1, 2)]
+    assert first.difference(other, PASS.at(1)).rise.value == pytest.approx(19 / 24 - 3 / 6)
+    assert measures_of_k({"once": of_successes([1], tries=1), "other": other}) == []
     with rejects(InvalidArgument, "first", "2 episodes", key="--pass-at", advice="--episodes-per-task 3"):
-        shown_ks({"first": first, "other": other}, [1, 3])
+        measures_of_k({"first": first, "other": other}, [1, 3])
 
 
 def test_random_signs_agree_with_all_of_them():
@@ -166,16 +158,21 @@ def test_random_signs_agree_with_all_of_them():
 # What a result stores -------------------------------------------------------------------------------------------------
 
 
+def measures_in(results):
+    """The measures at k = 1."""
+    return measures_of_k({str(number): result for number, result in enumerate(results)}, [1])
+
+
 def test_answers_and_solutions_survive_the_file_and_older_files_show_nothing():
     measured = result([[(True, "7", "add"), (True, "7", " add "), (True, "7", "sum"), (False, "8", "add")]] * 3)
     assert EvalResult.from_json(measured.to_json()) == measured
-    assert SOLUTIONS.intervals(measured, [N])[N].value == 2  # white space makes no other solution
-    assert measures_of([measured]) == [PASS, MAJORITY, SOLUTIONS]
+    assert measured.estimate(SOLUTIONS.at(N)).value == 2  # white space makes no other solution
+    assert measures_in([measured]) == [PASS, MAJORITY, SOLUTIONS]
     document = json.loads(measured.to_json())
     for task in document["tasks"]:
         task["tries"] = [{k: v for k, v in item.items() if k not in ("answer", "solution")} for item in task["tries"]]
     older = EvalResult.from_json(json.dumps(document))
-    assert measures_of([older]) == [PASS] == measures_of([measured, older])
+    assert measures_in([older]) == [PASS] == measures_in([measured, older])
     text = "\n".join(result_lines(older))
     assert "pass@k %" in text and "majority" not in text and "solutions" not in text
 
@@ -188,8 +185,8 @@ def test_one_episode_per_task_is_stored_as_before():
 
 def test_a_model_that_never_answers_can_be_compared():
     silent, right = result([[(False,)] * N] * 3), result([[(True, "7")] * N] * 3)
-    assert MAJORITY in measures_of([silent, right]) and MAJORITY not in measures_of([silent])
-    assert MAJORITY.differences(silent, right, [N])[N].rise.value == 1
+    assert MAJORITY in measures_in([silent, right]) and MAJORITY not in measures_in([silent])
+    assert silent.difference(right, MAJORITY.at(N)).rise.value == 1
 
 
 @pytest.mark.parametrize(
@@ -250,11 +247,10 @@ def test_tables_fit_and_contain_the_numbers(width):
     assert all(len(line) <= width and line.isascii() for line in lines)
     text = " ".join(" ".join(lines).split())
     assert all(name in text for name in ("pass@k %", "majority@k %", "solutions@k", "+50.0 [", "1.00 [1.00, 1.00]"))
-    assert [(item.measure, item.k) for item in compared.at_k] == [
-        (measure, k) for measure in (PASS, MAJORITY, SOLUTIONS) for k in (1, 2, N)
-    ]
-    raw = [item.difference.p for item in compared.at_k if item.measure is MAJORITY]
-    corrected = [item.p_holm for item in compared.at_k if item.measure is MAJORITY]
+    of_k = compared.of(*compared.at_k)
+    assert [item.measure for item in of_k] == [m.at(k) for m in (PASS, MAJORITY, SOLUTIONS) for k in (1, 2, N)]
+    raw = [item.p for item in of_k if item.measure.name == MAJORITY.name]
+    corrected = [item.p_holm for item in of_k if item.measure.name == MAJORITY.name]
     assert min(corrected) == pytest.approx(3 * min(raw))  # three values of k are three tests
     record = json.loads(json.dumps(compared.record()))
     assert record["at_k"]["before"]["pass@k"]["4"]["value"] == 1
@@ -265,7 +261,7 @@ def test_a_comparison_of_single_episodes_has_no_measures_unless_named():
     once = of_successes([0, 1, 1], tries=1)
     assert "pass@k" not in "\n".join(compare_results({"a": once, "b": once}).lines())
     named = compare_results({"a": once, "b": once}, [1])
-    assert named.at_k[0].difference.p == 1 and "pass@k" in "\n".join(named.lines())
+    assert named.of(PASS.at(1))[0].p == 1 and "pass@k" in "\n".join(named.lines())
     assert "at_k" not in compare_results({"a": once, "b": replace(once, model="n")}).record()
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from gagpo.data import Episode
 from gagpo.eval.compare import DifferentTaskSets, compare_files, compare_results
+from gagpo.eval.measures import SUCCESS
 from gagpo.eval.results import EvalResult, EvaluatedTaskSet, whole
 from gagpo.eval.statistics import paired_difference
 from tests.rejections import rejects
@@ -26,22 +27,23 @@ def result(solved, panel=PANEL, model="m"):
 def test_two_results_by_hand():
     before, after = result({0, 1, 2, 3}), result({1, 2, 3, *range(6, 17)})
     comparison = compare_results({"before": before, "after": after})
-    (item,) = comparison.differences
+    (item,) = comparison.of(SUCCESS)
     assert (item.gained, item.lost) == (11, 1)
     assert item.p == item.p_holm == pytest.approx(2 * (1 + 12) / 2**12)
-    assert item.rise == paired_difference(before.counts, after.counts)
+    counts = [([task.successes for task in end.tasks], [1] * 20) for end in (before, after)]
+    assert item.rise == paired_difference(*counts)
     assert item.rise.value == pytest.approx(0.5)
 
 
 def test_p_values_are_corrected_for_several():
     results = {"base": result(set()), "a": result(set(range(7))), "b": result(set(range(6)))}
-    item, other = compare_results(results).differences
+    item, other = compare_results(results).of(SUCCESS)
     assert (item.p, other.p) == (2 / 2**7, 2 / 2**6)
     assert (item.p_holm, other.p_holm) == (pytest.approx(4 / 2**7), 2 / 2**6)
 
 
 def test_equal_results_show_no_difference():
-    (item,) = compare_results({"a": result({1, 2}), "b": result({1, 2})}).differences
+    (item,) = compare_results({"a": result({1, 2}), "b": result({1, 2})}).of(SUCCESS)
     assert (item.rise.value, item.p, item.gained, item.lost) == (0.0, 1.0, 0, 0)
 
 
@@ -69,7 +71,7 @@ def test_equal_hashes_with_other_tasks_are_refused():
 
 def test_the_number_of_tries_may_differ():
     many = result({1, 2, 3}, replace(PANEL, tries=4))
-    (item,) = compare_results({"once": result({1, 2}), "four times": many}).differences
+    (item,) = compare_results({"once": result({1, 2}), "four times": many}).of(SUCCESS)
     assert item.rise.value == pytest.approx(0.05) and item.test == "sign flips over tasks" and item.p == 1.0
     assert (item.gained, item.lost) == (1, 0)
 
@@ -135,7 +137,7 @@ def test_released_games_are_measured_by_room():
     before, after = in_rooms(set(range(8))), in_rooms(set(range(30)))
     assert after.clusters is not None and after.clusters.counted == "4 rooms"
     assert after.success.value == 30 / 32 and after.success.high - after.success.low > 0.3
-    (difference,) = compare_results({"before": before, "after": after}).differences
+    (difference,) = compare_results({"before": before, "after": after}).of(SUCCESS)
     assert (difference.p, difference.test) == (2 / 2**4, "sign flips over 4 clusters")
     assert "32 tasks once each, in 4 rooms" in "\n".join(
         line for line in compare_results({"before": before, "after": after}).lines(200)

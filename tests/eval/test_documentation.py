@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MODULES = ("at_k", "report.page", "results", "runs", "summary")
+MODULES = ("at_k", "report.page", "runs", "summary", "units")
 GUIDE = Path(__file__).parents[2] / "docs" / "evaluation.md"
 
 

@@ -9,12 +9,14 @@ from gagpo.data import SUCCESS_ASSUMED, Episode, Turn
 from gagpo.eval.compare import compare_results
 from gagpo.eval.curves import chart_panels, plot_curves
 from gagpo.eval.health import health
+from gagpo.eval.measures import REWARD
 from gagpo.eval.report.report import write_report
 from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.runs import load_run
 from gagpo.eval.statistics import cluster_bootstrap, paired_mean_difference, paired_mean_test
 from gagpo.eval.study import RunRow, Study, row_of
-from gagpo.eval.summary import MAX_CUT, measured_facts, result_lines, reward_number, whole_tables
+from gagpo.eval.summary import MAX_CUT, measured_facts, result_lines, whole_tables
+from gagpo.eval.units import reward_number
 from gagpo.training.events import EvaluationFinished, IterationFinished
 
 TASKS = 12
@@ -54,7 +56,7 @@ def test_the_interval_is_a_bootstrap_over_tasks():
     graded = result(LOW)
     assert graded.mean_reward == cluster_bootstrap(LOW, [1] * TASKS)
     assert graded.mean_reward.value == pytest.approx(sum(LOW) / TASKS)
-    assert graded.task_rewards == LOW
+    assert REWARD.values(graded.tasks).tolist() == LOW
 
 
 @pytest.mark.parametrize("rewards", [LOW, [-reward for reward in LOW], [100 * reward for reward in LOW]])
@@ -91,7 +93,7 @@ def test_rewards_of_0_and_1_print_as_ever():
 @pytest.mark.parametrize("width", [30, 60, 100])
 def test_a_comparison_leads_with_the_mean_reward_and_its_paired_test(width):
     comparison = compare_results({"before": result(LOW), "after": result(HIGH, successes={1})})
-    (rise,) = comparison.rewards
+    (rise,) = comparison.of(REWARD)
     assert (rise.gained, rise.lost) == (TASKS, 0) and rise.p == pytest.approx(2 / 2**TASKS)
     assert rise.rise.value == pytest.approx(sum(HIGH) / TASKS - sum(LOW) / TASKS)
     lines = comparison.lines(width)
@@ -104,7 +106,7 @@ def test_a_comparison_leads_with_the_mean_reward_and_its_paired_test(width):
 
 def test_several_mean_rewards_are_corrected_by_holm():
     few = [*LOW[:7], *HIGH[7:]]
-    first, second = compare_results({"a": result(LOW), "b": result(HIGH), "c": result(few)}).rewards
+    first, second = compare_results({"a": result(LOW), "b": result(HIGH), "c": result(few)}).of(REWARD)
     assert first.p_holm == pytest.approx(2 * first.p) and second.p_holm == second.p
 
 

@@ -7,9 +7,11 @@ from matplotlib.figure import Figure
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.eval import run_figure
-from gagpo.eval.results import EvalResult, EvaluatedTaskSet, TaskResult, Try
+from gagpo.eval.measures import SUCCESS
+from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.run_figure import plot_run, run_lines
 from gagpo.eval.runs import Evaluation, Run
+from gagpo.eval.tries import TaskResult, Try
 from tests.rejections import rejects
 
 
@@ -46,7 +48,7 @@ def test_training_and_every_evaluation_are_drawn_with_their_names(tmp_path, monk
         evaluation("dev", 4, 8),
     ]
     run = run_of(*evaluations)
-    assert [(line.name, list(line.x)) for line in run_lines(run, "success_rate")] == [
+    assert [(line.name, list(line.x)) for line in run_lines(run, SUCCESS)] == [
         ("training", [1, 2, 3, 4]),
         ("test", [0, 4]),
         ("dev", [2, 4]),

@@ -47,7 +47,7 @@ def rates(label, k):
 
 def test_differences_are_paired_by_seed_and_corrected_for_every_k(runs):
     passed, majority, solutions = measure_studies(study_of(group_runs(runs)))
-    assert [item.measure.name for item in (passed, majority, solutions)] == ["pass@k", "majority@k", "solutions@k"]
+    assert [item.name for item in (passed, majority, solutions)] == ["pass@k", "majority@k", "solutions@k"]
     assert list(passed.methods) == [1, 2, 4]
     gaps = {k: [b - a for a, b in zip(rates("gagpo", k), rates("grpo", k), strict=True)] for k in (1, 2, 4)}
     corrected = holm([paired_t(gap) for gap in gaps.values()])
@@ -71,7 +71,7 @@ def test_the_tables_fit(runs, width):
     for measure_study in measure_studies(study_of(group_runs(runs))):
         lines = measure_study.lines(width)
         assert all(len(line) <= width and line.isascii() for line in lines)
-        assert measure_study.measure.name in " ".join(lines) and "difference" in " ".join(lines)
+        assert measure_study.name in " ".join(lines) and "difference" in " ".join(lines)
     assert all("±" in line for line in measure_study.table().markdown()[2:])
     json.dumps([measure_study.record() for measure_study in measure_studies(study_of(group_runs(runs)))])
 
@@ -100,7 +100,7 @@ def test_rows_of_files_keep_the_measures(runs, tmp_path):
 
 def test_a_measure_that_some_runs_lack_is_left_out(runs):
     measured([4, 4, 4], answers=False).save(runs[0] / "evals" / "after-test.json")
-    assert [measure_study.measure.name for measure_study in measure_studies(study_of(group_runs(runs)))] == [
+    assert [measure_study.name for measure_study in measure_studies(study_of(group_runs(runs)))] == [
         "pass@k",
         "solutions@k",
     ]

@@ -94,7 +94,7 @@ def test_suites_are_compared_task_by_task_and_in_the_mean(tmp_path):
     write_suite(tmp_path, "high", rise=0.4)
     comparison = compare_suites([tmp_path / "low.json", tmp_path / "high.json"])
     (differences,) = comparison.differences.values()
-    assert [row.task_set for row in differences] == [*RATES, MEAN]
+    assert [row.label for row in differences] == [*RATES, MEAN]
     assert [row.rise.value for row in differences] == pytest.approx([0.4, 0.4, 0.4])
     assert [(row.gained, row.lost) for row in differences] == [(8, 0), (4, 0), (12, 0)]
     first, second, mean = (row.p_holm for row in differences)

@@ -3,6 +3,7 @@
 import pytest
 
 from gagpo.eval.summary import _changed_arguments
+from tests.folders import needs
 
 ALFWORLD = "gagpo/ALFWorld-v0"
 
@@ -12,7 +13,9 @@ ALFWORLD = "gagpo/ALFWorld-v0"
     [
         (ALFWORLD, {"size": "small", "seed": 0, "task_types": None, "held_out": 0.0}, []),
         (ALFWORLD, {"size": "full", "counts": {"train": 20}, "seed": 1}, ["counts.train=20", "seed=1", "size=full"]),
-        ("gagpo/Terminal-v0", {"levels": [1, 2, 3], "seed": 3}, ["seed=3"]),
+        pytest.param(
+            "gagpo/Terminal-v0", {"levels": [1, 2, 3], "seed": 3}, ["seed=3"], marks=needs("envs/terminal")
+        ),
         ("not/here-v0", {"a": {}, "b": "x"}, ["a={}", "b=x"]),
         ("no_such_module:X-v0", {"n": 1}, ["n=1"]),
     ],

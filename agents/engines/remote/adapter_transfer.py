@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from gagpo.agents.engines.peers import Peers, first_on_machine
+from gagpo.agents.engines.peers import Peers, from_first_on_machine
 from gagpo.agents.engines.remote.client import Client, ReplicaError
 from gagpo.agents.engines.remote.transfer import Run, Transfer, at_all
 from gagpo.base import durable
@@ -70,7 +70,7 @@ class AdapterTransfer:
 
     @property
     def has_base(self) -> bool:
-        """Whether every server holds the base, so that a server that sleeps should keep it."""
+        """Whether every server holds the base below the adapter."""
         return all(server.adapter is not None for server in self._servers.values())
 
     def update(
@@ -166,9 +166,7 @@ class AdapterTransfer:
                 self._write(content, self._folder / f"adapter-{version.replace(':', '-')}")
         except Exception as caught:
             error = caught
-        outcomes = self._peers.gathered([error and type(error).__name__, str(self._written), self.bytes])
-        self._peers.raise_together(error, [name for name, _, _ in outcomes])
-        _, folder, self.bytes = outcomes[first_on_machine(self._peers)]
+        folder, self.bytes = from_first_on_machine(self._peers, error, [str(self._written), self.bytes])
         return str(folder)
 
     def _write(self, content: dict[str, torch.Tensor], folder: Path) -> None:

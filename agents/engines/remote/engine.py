@@ -410,8 +410,7 @@ class VLLMServerEngine(ModelEngine):
         if self.placement == "colocated":
             self._ready = False
             self._caches_freed = True
-            keeps_base = isinstance(self._transfer, AdapterTransfer) and self._transfer.has_base
-            self._router.post_to_all(SLEEP_KEEPING if keeps_base else SLEEP)
+            self._router.post_to_all(SLEEP_KEEPING if self._transfer.has_base else SLEEP)
 
     def wake(self) -> None:
         """Allocate memory for weights; :meth:`load_weights` fills it and allocates the cache."""

@@ -85,6 +85,8 @@ class NcclTransfer:
     deadline: seconds for each step of a server.
     """
 
+    has_base = False  # each update brings all weights
+
     def __init__(
         self,
         model: torch.nn.Module,

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from safetensors.torch import save_file
 
-from gagpo.agents.engines.peers import Peers, first_on_machine
+from gagpo.agents.engines.peers import Peers, from_first_on_machine
 from gagpo.agents.engines.remote.client import Client, ReplicaError
 from gagpo.base import durable
 from gagpo.base.background import Background
@@ -35,9 +35,13 @@ class Transfer(Protocol):
     """A way of bringing weights to servers.
 
     bytes: size of the last update: written to files, or sent to each server.
+    has_base: whether every server holds weights that the next update builds on, so that one that sleeps keeps them.
     """
 
     bytes: int
+
+    @property
+    def has_base(self) -> bool: ...
 
     def update(
         self, tensors: Iterable[NamedTensor], version: str, clients: Sequence[Client]
@@ -86,6 +90,8 @@ class FileTransfer:
     deadline: seconds for one file to be written, and for each step of a server.
     """
 
+    has_base = False  # each update brings all weights
+
     def __init__(
         self, model: torch.nn.Module, dtype: str, folder: Path | None, peers: Peers, run: Run, deadline: float
     ):
@@ -127,9 +133,7 @@ class FileTransfer:
         # Ranks gather sharded weights together: one that stopped reading would leave the others waiting.
         for _ in stream:
             pass
-        outcomes = self._peers.gathered([error and type(error).__name__, files, self.bytes])
-        self._peers.raise_together(error, [name for name, _, _ in outcomes])
-        _, files, self.bytes = outcomes[first_on_machine(self._peers)]
+        files, self.bytes = from_first_on_machine(self._peers, error, [files, self.bytes])
         return files
 
     def _write(self, tensors: Iterable[NamedTensor], version: str, parent: Path) -> list[str]:

@@ -26,7 +26,6 @@ class Number:
     modulus: 7 in ``3 \\pmod 7``.
     name: ``x`` in ``x = 3``.
     division: an integer written as a quotient, such as ``14/2``.
-    items: the list that the same spelling may mean (1 and 234 of ``1,234``).
     clock: the time that the same spelling may mean (``14:05``).
     """
 
@@ -41,7 +40,6 @@ class Number:
     modulus: int | None = None
     name: str = ""
     division: bool = False
-    items: tuple[Fraction, ...] = ()
     clock: str = ""
 
 
@@ -211,10 +209,3 @@ def to_latex(answer: Answer) -> str:
 def _as_decimal(value: Fraction, places: int) -> str:
     digits = str(abs(int(value * 10**places))).rjust(places + 1, "0")
     return f"{'-' if value < 0 else ''}{digits[:-places]}.{digits[-places:]}"
-
-
-def as_list(answer: Number) -> Sequence | None:
-    """The other reading of a spelling: ``1,234`` as 1 and 234, ``3 and 1/2`` as 3 and 1/2."""
-    if answer.items:
-        return Sequence(tuple(map(Number, answer.items)))
-    return None

@@ -14,6 +14,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
+from gagpo.envs.math.verify import regions
 from gagpo.envs.math.verify.answers import (
     INFINITY,
     MINUS_INFINITY,
@@ -26,18 +27,16 @@ from gagpo.envs.math.verify.answers import (
     Relation,
     Sequence,
     Words,
-    as_list,
     canonical,
     to_latex,
 )
-from gagpo.envs.math.verify.conditions import is_natural
 from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
 from gagpo.envs.math.verify.residues import residue, same_residues
 from gagpo.envs.math.verify.spelling import brackets, normalise
 from gagpo.envs.math.verify.spelling.factors import LETTERS
 from gagpo.envs.math.verify.spelling.symbols import variables
 from gagpo.envs.math.verify.spelling.units import unit
-from gagpo.envs.math.verify.unevaluated import unevaluated_operations
+from gagpo.envs.math.verify.symbolic import is_natural
 
 Reason = Literal["match", "mismatch", "no_answer", "unparsable", "timeout"]
 
@@ -119,8 +118,8 @@ def _same_matrices(gold: Matrix, prediction: Matrix, symbolic: Symbolic) -> bool
 def _value_and_sequence(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
     """Compare a value with a sequence: a list of one, a formula with its domain, or a binomial coefficient."""
     match gold, prediction:
-        case (Formula(), Sequence(opening="", items=(Formula() as main, *domain))) if domain and all(
-            is_natural(main, condition) for condition in domain
+        case (Formula(), Sequence(opening="", items=(Formula() as main, *domain))) if domain and _is_natural(
+            main, domain, symbolic
         ):
             return same(gold, main, symbolic)
         case (Formula(), Sequence(label="C", items=(top, bottom))) if r"\binom" in gold.latex:
@@ -131,16 +130,30 @@ def _value_and_sequence(gold: Answer, prediction: Answer, symbolic: Symbolic) ->
             return same(item, prediction, symbolic)
         case (_, Sequence(items=(item,))) if not isinstance(item, Sequence):
             return same(gold, item, symbolic)
-        case (Sequence(), Number()):
-            list_reading = as_list(prediction)
-            return list_reading is not None and not gold.opening and same(gold, list_reading, symbolic)
         case (Number() | Formula(), Sequence(opening="", items=items)) if items:
-            list_reading = as_list(gold) if isinstance(gold, Number) else None
-            if list_reading is not None and same(list_reading, prediction, symbolic):
-                return True
-            # two spellings of one value, as in "1/2 or 0.5"
-            return len(items) <= 3 and all(same(gold, item, symbolic) for item in items)
+            # Two spellings of one value, as in "1/2 or 0.5", but not the "50 or 0.5" that 50 % would be each.
+            return len(items) <= 3 and all(
+                same(gold, item, symbolic) and same(items[0], item, symbolic) for item in items
+            )
     return False
+
+
+def _is_natural(formula: Formula, conditions: list[Answer], symbolic: Symbolic) -> bool:
+    """Whether conditions state the natural domain of ``formula``, which for a sequence ``a_n`` is a positive index."""
+    stated = [condition for condition in conditions if isinstance(condition, Sequence) and regions.is_region(condition)]
+    name = stated[0].name if stated else ""
+    if not name or len(stated) < len(conditions) or any(condition.name != name for condition in stated):
+        return False
+    region = regions.intersection(stated, name)
+    intervals = regions.pieces(region) if region else []
+    if formula.name.endswith(f"_{name}") and intervals:
+        low, high = intervals[0].items
+        is_start = isinstance(low, Number) and low.value in (0, 1)
+        return is_start and len(intervals) == 1 and intervals[0].opening == "[" and high == INFINITY
+    if symbolic is needs_algebra and intervals:
+        raise NeedsAlgebra
+    spelled = [(piece.opening, *map(to_latex, piece.items), piece.closing) for piece in intervals]
+    return is_natural(formula.latex, name, spelled)
 
 
 def _number_and_formula(gold: Number, prediction: Formula, symbolic: Symbolic) -> bool:
@@ -162,14 +175,7 @@ def _binomial(top: Answer, bottom: Answer) -> Formula:
 
 
 def _equal(gold: Answer, prediction: Answer, symbolic: Symbolic) -> bool:
-    gold_latex = to_latex(gold)
-    prediction_latex = to_latex(prediction)
-    operations = unevaluated_operations(gold_latex, prediction_latex)
-    if isinstance(gold, Number):
-        operations -= {"root"}  # a long decimal may stand for a root
-    if operations:
-        return False
-    return symbolic(gold_latex, prediction_latex, False)
+    return symbolic(to_latex(gold), to_latex(prediction), False)
 
 
 def same_numbers(gold: Number, prediction: Number) -> bool:
@@ -262,7 +268,6 @@ def _as_words(answer: Answer) -> str:
 
 _MULTIPLES = frozenset(filter(None, map(unit, LETTERS)))
 """Units whose symbols may also be multiples."""
-_DOTS = Formula(r"\ldots")
 _INFINITE = (INFINITY, MINUS_INFINITY)
 _EQUALITY = re.compile(r"=|\\equiv(?![a-zA-Z])")
 
@@ -378,21 +383,7 @@ def _written_alike(first: Answer, second: Answer, symbolic: Symbolic) -> bool:
     return type(first) is type(second) and canonical(first) == canonical(second)
 
 
-def _as_short(sequence: Sequence, other: Sequence) -> Sequence:
-    r"""A sequence with dots, whose terms before the dots end where the other's do: ``1, 2, 3, \ldots, n`` for two.
-
-    Only where the terms that are left out continue an arithmetic progression.
-    """
-    positions = [next((i for i, item in enumerate(side.items) if item == _DOTS), 0) for side in (sequence, other)]
-    values = [item.value for item in sequence.items[: positions[0]] if isinstance(item, Number)]
-    differences = {after - before for before, after in itertools.pairwise(values)}
-    if not (len(values) == positions[0] and len(differences) == 1 and 2 <= positions[1] < positions[0]):
-        return sequence
-    return replace(sequence, items=(*sequence.items[: positions[1]], *sequence.items[positions[0] :]))
-
-
 def _same_sequences(gold: Sequence, prediction: Sequence, symbolic: Symbolic) -> bool:
-    gold, prediction = _as_short(gold, prediction), _as_short(prediction, gold)
     gold = _without_repeats(gold, symbolic, len(prediction.items))
     prediction = _without_repeats(prediction, symbolic, len(gold.items))
     if len(gold.items) != len(prediction.items) or not _same_name(gold.name, prediction.name):

@@ -289,7 +289,7 @@ def _last_cue(text: str) -> re.Match[str] | None:
 def _after_cue(text: str, cue: re.Match[str]) -> _Candidate | None:
     before = text[text.rfind("\n", 0, cue.start()) + 1 : cue.start()]
     content, end = _content(text, cue.start("mark"), before)
-    content = cues.ENDINGS.sub("", cues.translated(content, cue[0])).strip()
+    content = cues.translated(content, cue[0]).strip()
     return _Candidate(content, cue.start(), end) if content else None
 
 

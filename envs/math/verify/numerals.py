@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from gagpo.envs.math.verify.answers import Number
-from gagpo.envs.math.verify.spelling import foreign, moments, normalise, number_words
+from gagpo.envs.math.verify.spelling import moments, normalise, number_words
 from gagpo.envs.math.verify.spelling.brackets import enclosed
 from gagpo.envs.math.verify.spelling.factors import LETTERS, MONEY_LETTERS, MULTIPLES, OPERATIONS
 from gagpo.envs.math.verify.spelling.units import is_usual, unit
@@ -46,13 +46,22 @@ _BASED = re.compile(
 )
 _PERCENT = re.compile(r"\s*(?:%|percent\b|per cent\b|percentage points\b)", re.IGNORECASE)
 _UNIT = re.compile(r"\s*(?P<words>(?:[^\W\d_]|[./ -]|\\(?:cdot|mu|Omega)(?![a-zA-Z])|\^\s*\{?-?[1-4]\}?)+)$")
-_NOUN = re.compile(r"of|in|a|sq\.?|cu|[^\W\d_]{3,}(?:\^\{?[23]\}?|-squared)?")
+_NOUN = re.compile(r"of|in|a|sq\.?|cu|[a-z]{3,}(?:\^\{?[23]\}?|-squared)?")
+"""A word of other letters may be a multiple: it is not counted."""
 _SIGN = re.compile(r"\s*([-+])\s*")
-_CURRENCIES = {normalise.CURRENCY: "dollar", "€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee", "₩": "won"}
+_CURRENCIES = {
+    normalise.CURRENCY: "dollar",
+    "€": "euro",
+    "£": "gbp",
+    "¥": "yen",
+    "₹": "rupee",
+    "₩": "won",
+    "元": "yuan",
+}
 _MONEY_WITH_LETTER = re.compile(r"(k|K|MM?|B|bn)(USD|EUR|GBP|JPY|INR|CNY|CHF)")
 _MONEY_FIRST = re.compile(r"(USD|EUR|GBP|JPY|INR|CNY|CHF)\s*(?=[\d.])")
 _ABOUT = re.compile(
-    r"^(?:\\approx|\\sim|大约|约|一共|共|approximately|about|roughly|exactly|\\equiv"
+    r"^(?:\\approx|\\sim|approximately|about|roughly|exactly|\\equiv"
     r"|(?:the )?(?:final )?answer:?(?: is:?)?)\s*",
     re.IGNORECASE,
 )
@@ -76,13 +85,11 @@ def read_number(plain: str) -> Number | None:
     (Fraction(5, 1), None, Fraction(5, 2))
     """
     text = plain if _REPEATING.search(plain) else _DOTS.sub(r"\1", plain)
-    text = foreign.percent(_ABOUT.sub("", text.strip()))
+    text = _ABOUT.sub("", text.strip())
     if text[:1].isalpha() or " and " in text or number_words.is_fraction(text):
         text = number_words.digits(text)
     if whole_and_part := _WHOLE_AND_PART.fullmatch(text):
-        units = int(whole_and_part[1])
-        number = _quantity(f"{whole_and_part[1]} {whole_and_part[2]}")
-        return number and replace(number, items=(Fraction(units), number.value - units))
+        return _quantity(f"{whole_and_part[1]} {whole_and_part[2]}")
     if modulus := MODULUS.search(text):
         number = _quantity(text[: modulus.start()])
         if number is not None and int(modulus[1]):
@@ -158,12 +165,11 @@ def _quantity(text: str) -> Number | None:
     if value_end is None:
         return None
     number, position = value_end
-    items = (factor * number.items[0], *number.items[1:]) if number.items else ()
-    number = replace(number, value=factor * number.value, items=items)
+    number = replace(number, value=factor * number.value)
     if match := _PERCENT.match(text, position):
         number = replace(number, percent=True)
         position = match.end()
-    words_after = foreign.to_english(text[position:].rstrip(" ."))
+    words_after = text[position:].rstrip(" .")
     if words_after.strip() in _CURRENCIES:
         currency = _CURRENCIES[words_after.strip()]
         words_after = ""
@@ -212,7 +218,7 @@ def _multiplied(number: Number, words: str, text_after: str, currency: str) -> N
         factor = MONEY_LETTERS[first]
     if factor is None:
         return None
-    number = replace(number, value=number.value * factor, places=None, items=())
+    number = replace(number, value=number.value * factor, places=None)
     if further_words:
         return _with_unit(number, f" {further_words}", currency)
     return replace(number, unit=unit(currency)) if currency else number
@@ -224,8 +230,8 @@ def _beginnings(nouns: list[str]) -> list[str]:
 
 
 def counts(words: str) -> bool:
-    """Whether ``words`` after a value may name what was counted; false for ``million`` or ``squared``."""
-    return not any(word.strip(".-") in OPERATIONS for word in re.split(r"[\s-]+", words.lower()))
+    """Whether ``words`` after a value may name what was counted; false for ``million``, ``squared`` and ``万``."""
+    return words.isascii() and not any(word.strip(".-") in OPERATIONS for word in re.split(r"[\s-]+", words.lower()))
 
 
 def _is_noun(word: str) -> bool:
@@ -274,11 +280,10 @@ def _based(match: re.Match[str]) -> Number | None:
 
 
 def _decimal(digits: str) -> Number:
-    groups = digits.split(",")
     digits = digits.replace(",", "").replace(" ", "").rstrip(".")
     integer, _, fraction = digits.partition(".")
     if not fraction:
-        return Number(Fraction(int(integer or "0")), items=tuple(map(Fraction, groups)) if len(groups) > 1 else ())
+        return Number(Fraction(int(integer or "0")))
     significant = len((integer + fraction).lstrip("0"))
     return Number(
         Fraction(int((integer or "0") + fraction), 10 ** len(fraction)), places=len(fraction), significant=significant

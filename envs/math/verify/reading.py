@@ -67,6 +67,8 @@ _SYSTEM = re.compile(
     re.DOTALL,
 )
 _UNIT_VECTORS = re.compile(r"\s*([+-]?)\s*([^+-]*?)\s*(?:\\cdot\s*)?\\mathbf\{([ijk])\}")
+_NEITHER = re.compile(r"([a-zA-Z])\s*\\ne\s*\\pm(?![a-zA-Z])\s*([^,;()]+)")
+"""Unequal to both values: ``x \\ne \\pm 2``."""
 _PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
 _MINUS_PLUS = re.compile(r"\\mp(?![a-zA-Z])")
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
@@ -169,6 +171,7 @@ def _formula(text: str) -> Formula:
         and counts(plain_text)
         and not is_multiple
         and (unit_after or match[1] or plain_text.endswith(("unit", "units")))
+        and read_number(normalise.plain(text[: match.start()])) is None  # 5 with words that it may not have
     ):
         return Formula(text[: match.start()].strip(), unit=unit_after)
     return Formula(text)
@@ -207,12 +210,10 @@ def _choice(plain: str, depth: int) -> Choice | None:
 
 def _several(text: str, depth: int) -> Answer | None:
     """An answer of several parts (alternatives, conditions, lists, rows of a matrix), or None."""
+    text = _NEITHER.sub(r"\1 \\ne \2, \1 \\ne -\2", text)
     if {len(_PLUS_MINUS.findall(text)), len(_MINUS_PLUS.findall(text))} in ({0, 1}, {1}):
         variants = (_PLUS_MINUS.sub(upper, _MINUS_PLUS.sub(lower, text)) for upper, lower in ("+-", "-+"))
-        alternatives = tuple(_read(re.sub(r"^\s*\+", "", signed), depth) for signed in variants)
-        if r"\ne" in text:
-            return _join(text, alternatives, ["and"])
-        return Sequence(alternatives)
+        return Sequence(tuple(_read(re.sub(r"^\s*\+", "", signed), depth) for signed in variants))
     if r"\begin" in text:
         if separate := systems.environments(text):
             return Sequence(tuple(_read(system, depth) for system in separate))

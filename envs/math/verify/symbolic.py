@@ -14,12 +14,11 @@ from fractions import Fraction
 from typing import Any
 
 from gagpo.envs.math.verify.answers import Number
-from gagpo.envs.math.verify.exact import is_zero
 from gagpo.envs.math.verify.numerals import SIGNIFICANT_DIGITS, agrees, read_number
 from gagpo.envs.math.verify.spelling.normalise import plain
 from gagpo.envs.math.verify.spelling.rewriting import rewrite, table
 from gagpo.envs.math.verify.spelling.symbols import free_variables, variables
-from gagpo.envs.math.verify.unfinished import close, coordinate, defined, evaluate, unfinished, value
+from gagpo.envs.math.verify.unfinished import close, coordinate, defined, evaluate, operations, unfinished, value
 
 _DIGITS = 40
 """Values that differ in these digits are not equal; values that agree may be."""
@@ -89,12 +88,21 @@ def equal(gold: str, prediction: str, unevaluated: bool = False) -> bool:
     prediction_tree = _parse(prediction, over_complex)
     if not free_variables(prediction) <= variables(gold):
         return False  # a new variable stands for something, or hides a constant
+    extra_operations = frozenset() if unevaluated else operations(prediction, prediction_tree, of_variables=False)
+    if extra_operations and not extra_operations <= _allowed_operations(gold, gold_tree):
+        return False
     for decimal, exact in ((prediction, gold_tree), (gold, prediction_tree)):
         number = read_number(plain(decimal))
         if number is not None and number.places is not None:
             return _decimal_of(number, exact) and (unevaluated or exact is gold_tree or not unfinished(exact))
     allowed = unfinished(gold_tree) | ({"factorial"} if "binom" in gold else set())
     return _same(gold_tree, prediction_tree) and (unevaluated or unfinished(prediction_tree) <= allowed)
+
+
+def _allowed_operations(gold: str, tree: Any) -> frozenset[str]:
+    names = operations(gold, tree, of_variables=True)
+    number = read_number(plain(gold))
+    return names | {"root"} if number is not None and number.places is not None else names  # 1.4142136 for a root
 
 
 def _same(gold: Any, prediction: Any) -> bool:
@@ -137,6 +145,23 @@ def _same_value(gold: Any, prediction: Any) -> bool:
     return is_zero(difference)
 
 
+def is_zero(tree: Any) -> bool:
+    """Whether an expression is proved to be zero, never by digits: ``2^{200} + 1`` is not ``2^{200}``.
+
+    SymPy proves it by simplification or by the minimal polynomial of an algebraic number.
+    """
+    import sympy
+
+    if tree.is_Rational:
+        return bool(tree == 0)
+    if tree.equals(0):
+        return True
+    # Of inverse functions it knows no sums: a small angle is zero if its tangent is.
+    angles = tree.atoms(sympy.asin, sympy.acos, sympy.atan)
+    is_small = angles and not tree.free_symbols and abs(tree.evalf(20)) < 1
+    return bool(is_small and sympy.tan(tree).expand(trig=True).equals(0))
+
+
 def _same_where_defined(gold: Any, prediction: Any, names: list[Any]) -> bool:
     """Whether two expressions agree with variables of any sign, where no root or logarithm is of a negative number."""
     for factors in itertools.islice(itertools.product((1, -1), repeat=len(names)), 16):
@@ -177,6 +202,29 @@ def _same_relation(gold: Any, prediction: Any) -> bool:
         return False
     oriented = prediction.reversed if ratio.is_negative else prediction
     return type(gold) is type(oriented)
+
+
+def is_natural(latex: str, name: str, intervals: list[tuple[str, ...]]) -> bool:
+    """Whether a region, as brackets and ends in LaTeX, is where a formula of one real variable is defined.
+
+    It may leave out an end of that domain: ``x > 0`` for a root of x. All real numbers are no condition.
+    """
+    import sympy
+    from sympy.calculus.util import continuous_domain
+
+    tree = evaluate(_parse(latex, over_complex=False))
+    if [str(symbol) for symbol in tree.free_symbols] != [name.lstrip("\\")]:
+        return False
+    region = sympy.Union(
+        *(
+            sympy.Interval(*(evaluate(_parse(end, over_complex=False)) for end in ends), opening == "(", closing == ")")
+            for opening, *ends, closing in intervals
+        )
+    )
+    domain = continuous_domain(tree, tree.free_symbols.pop(), sympy.S.Reals)
+    if region in (sympy.S.Reals, sympy.S.EmptySet):
+        return False
+    return bool((domain - region).is_subset(domain.boundary) and region.is_subset(domain))
 
 
 def _decimal_of(number: Number, value: Any) -> bool:

@@ -25,18 +25,16 @@ def solutions(text: str) -> list[str] | None:
     names = [_name(item) for item in items]
     if not all(names):
         return None
-    groups = _groups(items, joints)
-    group_names = [[_name(item) for item in group] for group in groups]
-    if len({*map(tuple, map(sorted, group_names))}) > 1:  # x_1, y_1 and x_2, y_2
-        groups = [[_without_index(item) for item in group] for group in groups]
-        group_names = [[_name(item) for item in group] for group in groups]
-    unknowns = sorted(group_names[0])
-    if (
-        len(groups) < 2
-        or len({*unknowns}) < max(2, len(unknowns))
-        or any(sorted(row) != unknowns for row in group_names)
-    ):
+    if len({*names}) == len(names):  # x_1, y_1 and x_2, y_2
+        items = [_without_index(item) for item in items]
+        names = [_INDEX.sub("", name) for name in names]
+    size = len({*names})
+    groups = [items[start : start + size] for start in range(0, len(items), size)]
+    is_complete = all({*names[start : start + size]} == {*names} for start in range(0, len(items), size))
+    if size < 2 or len(groups) < 2 or not is_complete or len(items) % size:
         return None
+    if any(joint.endswith("or") for number, joint in enumerate(joints, 1) if number % size):
+        return None  # "or" within a solution
     return [", ".join(group) for group in groups]
 
 
@@ -49,27 +47,6 @@ def environments(text: str) -> list[str]:
     if all(map(_BETWEEN.fullmatch, between)):
         return [match[0] for match in matches]
     return []
-
-
-def _groups(parts: list[str], joints: list[str]) -> list[list[str]]:
-    """The parts of each solution: separated by "or", else by semicolons, else where the first name comes again."""
-    if any(_is_or(joint) for joint in joints):
-        cuts = [_is_or(joint) for joint in joints]
-    elif any(joint.startswith(";") for joint in joints) and not all(joint.startswith(";") for joint in joints):
-        cuts = [joint.startswith(";") for joint in joints]
-    else:
-        cuts = [_name(item) == _name(parts[0]) for item in parts[1:]]
-    groups = [[parts[0]]]
-    for item, is_start in zip(parts[1:], cuts, strict=True):
-        if is_start:
-            groups.append([item])
-        else:
-            groups[-1].append(item)
-    return groups
-
-
-def _is_or(joint: str) -> bool:
-    return joint.endswith("or")
 
 
 def _name(part: str) -> str:

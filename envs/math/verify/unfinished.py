@@ -1,22 +1,76 @@
-r"""Find unfinished work in the tree of a formula: arithmetic, functions of constants, variables without effect.
+r"""Find unfinished work in a formula, so the question cannot be returned as its own answer.
 
-Runs in verifier processes only. :mod:`gagpo.envs.math.verify.unevaluated` finds unevaluated operators in LaTeX.
+Integrals, sums, products, limits, derivatives and determinants always count as unevaluated; functions such as a sine, a
+root or a binomial coefficient only if applied to constants: ``\sin\frac{\pi}{6}`` was not computed, but
+``\frac{\sin x}{\cos x}`` is a form of ``\tan x``. Operations in the gold answer are allowed. Arithmetic and variables
+without effect are looked for in the tree of the formula as written. Runs in verifier processes only.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 import zlib
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
+
+from gagpo.envs.math.verify.spelling.symbols import variables
 
 _ARITHMETIC = frozenset(("sum", "product", "power", "division", "denominator", "expansion"))
 _MOST_TERMS = 12
 """Terms of a sum that are tried in pairs."""
 _LARGEST_EXPONENT = 12
 """Brackets with a higher power are not expanded."""
+# The grammar evaluates these when it reads them.
+_EVALUATED = {
+    "binom": re.compile(r"\\binom\s*\{[^a-zA-Z]*\}\s*\{[^a-zA-Z]*\}"),
+    "gcd": re.compile(r"\\gcd(?![a-zA-Z])"),
+    "lcm": re.compile(r"\\(?:lcm(?![a-zA-Z])|(?:operatorname\*?|text|mathrm)\s*\{\s*(?:lcm|gcd)\s*\})"),
+    "determinant": re.compile(r"\\begin\s*\{vmatrix\}|\\det(?![a-zA-Z])"),
+    "derivative": re.compile(r"[)\]}]\s*(?:'|\^\s*\{?\s*\\prime)"),
+}
+_INTEGER = r"[-\s(]*(\d+(?:\.\d*)?)[\s)]*"
+_QUOTIENT = re.compile(
+    rf"\\frac\s*\{{{_INTEGER}\}}\s*\{{{_INTEGER}\}}"
+    r"|(?:(?<![\d.}^])(\d+)|\(\s*-?(\d+)\s*\))\s*/\s*\(?\s*-?(\d+)(?![\d.])",
+    re.ASCII,
+)
+_EXPONENT = re.compile(r"(?<![a-zA-Z\\])e\s*\^\s*(?:\{((?:[^{}]|\{[^{}]*\})*)\}|(\S))")
+_IMAGINARY = re.compile(r"(?<![a-zA-Z\\])i(?![a-zA-Z])")
+_CIRCULAR = re.compile(r"^(a?)(?:sin|cos|tan|cot|sec|csc)$")
+
+
+def operations(latex: str, tree: Any, of_variables: bool) -> frozenset[str]:
+    r"""The operators and the functions of constants in a formula as written; with ``of_variables`` all functions."""
+    import sympy
+
+    names = {name for name, pattern in _EVALUATED.items() if pattern.search(latex)}
+    for match in _QUOTIENT.finditer(latex):
+        top, bottom = (Fraction(number) for number in match.groups() if number)
+        if bottom and (top / bottom).denominator == 1:
+            names.add("division")
+    nodes = list(sympy.preorder_traversal(tree if isinstance(tree, sympy.Basic) else sympy.Tuple(*tree)))
+    powers = [match[1] or match[2] for match in _EXPONENT.finditer(latex)]
+    if len(powers) > sum(node is sympy.E or isinstance(node, sympy.exp) for node in nodes):
+        names.add("power of e")  # such as e^0
+    if any(_IMAGINARY.search(power) and (of_variables or not variables(power)) for power in powers):
+        names |= {"exponential", "root"} if of_variables else {"exponential"}  # a root of unity
+    if "binom" in latex and of_variables:
+        names |= {"binom", "factorial"}  # a binomial coefficient that may stay can also be written with factorials
+    operators = sympy.Integral | sympy.Sum | sympy.Product | sympy.Limit | sympy.Derivative
+    applied = sympy.Function | sympy.Max | sympy.Min
+    for node in nodes:
+        if isinstance(node, operators):
+            names.add(type(node).__name__)
+        elif isinstance(node, sympy.Basic) and (of_variables or not node.free_symbols):
+            if isinstance(node, applied) and (not isinstance(node, sympy.exp) or node.has(sympy.I)):
+                # A sine is as unevaluated as the cosine of the other angle.
+                names.add(_CIRCULAR.sub(r"\1sin", type(node).__name__))
+            elif _is_root(node):
+                names.add("root")
+    return frozenset(names)
 
 
 def unfinished(tree: Any) -> frozenset[str]:

@@ -6,9 +6,8 @@ The stages, each in one module; the response is never evaluated as code:
 2. ``spelling``: rewrite it in one spelling of LaTeX.
 3. ``reading``: parse it as a number, choice, words, sequence, matrix, relation or formula (``answers``).
 4. ``compare``: compare numbers, choices, words and lists of them exactly, in this process.
-5. ``pool``: compare formulas with computer algebra (``symbolic``, ``exact``), in processes with hard deadlines. An
-   answer left unevaluated (``unevaluated``, ``unfinished``) is wrong, or the question would be its own answer.
-6. ``library``: where the grammar of stage 5 cannot parse a formula, ask the math-verify library.
+5. ``pool``: compare formulas with the math-verify library (``symbolic``), in processes with hard deadlines. An
+   answer left unevaluated (``unfinished``) is wrong, or the question would be its own answer.
 """
 
 from __future__ import annotations

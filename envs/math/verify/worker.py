@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from gagpo.base.child import Pipe
-from gagpo.envs.math.verify import library
 from gagpo.envs.math.verify.compare import same
 from gagpo.envs.math.verify.reading import Unreadable, read
 from gagpo.envs.math.verify.spelling.units import in_kelvin
@@ -52,22 +51,14 @@ def compare(gold: str, prediction: str, seconds: float) -> str:
     """The reason of the verdict: match, mismatch, unparsable or timeout."""
     try:
         with cpu_limit(seconds):
-            return _decide(gold, prediction)
-    except Unreadable:
+            gold_answer, answer = read(in_kelvin(gold, gold)), read(in_kelvin(prediction, gold))
+            return "match" if same(gold_answer, answer, equal) else "mismatch"
+    except (Unreadable, Unparsable):
         return "unparsable"
     except (OutOfTime, MemoryError, RecursionError):
         return "timeout"
     except Exception:  # computer algebra failed
         return "unparsable"
-
-
-def _decide(gold: str, prediction: str) -> str:
-    try:
-        if same(read(in_kelvin(gold, gold)), read(in_kelvin(prediction, gold)), equal):
-            return "match"
-        return "mismatch"
-    except Unparsable:
-        return "match" if library.equal(gold, prediction) else "unparsable"
 
 
 def main(pipe: Pipe) -> None:

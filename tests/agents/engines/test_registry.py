@@ -30,8 +30,8 @@ def test_wrong_names_and_options_are_named(tiny, outside):
         engine_options("elsewhere:Constant")
     with rejects(InvalidArgument, "options:EngineOptions", "build(inputs)", advice="add it"):
         engine_options("gagpo.agents.engines.options:EngineOptions")
-    with rejects(InvalidArgument, "'tokn'", key="tokn", where="engine transformers", advice="max_length"):
-        engine_options("transformers", {"tokn": 3})
+    with rejects(InvalidArgument, "'qqq'", key="qqq", where="engine transformers", advice="max_length"):
+        engine_options("transformers", {"qqq": 3})
     with rejects(InvalidArgument, "'gpu'", key="gpu", where="engine vllm", advice="gpus"):
         engine_options("vllm", {"gpu": [1]})
     with rejects(InvalidArgument, "0", "-1", key="token", where="ConstantOptions"):

@@ -182,7 +182,7 @@ def test_a_shared_prompt_is_read_once(tiny, monkeypatch):
     monkeypatch.setattr(
         engine,
         "_prefill",
-        lambda rows, *rest: (read.append([len(r.prompt_ids) for r in rows]), prefill(rows, *rest))[1],
+        lambda rows, *rest: (read.append([len(r.request.prompt_ids) for r in rows]), prefill(rows, *rest))[1],
     )
     contexts = {}
     for request, out, alone in zip(requests, engine.generate(requests, Sampling(max_tokens=5)), apart, strict=True):
@@ -205,7 +205,7 @@ def test_a_shared_history_is_read_once(tiny, monkeypatch):
     prefill = engine._prefill
 
     def counted(rows, slot_B, start_B):
-        read.append(sum(len(row.prompt_ids) for row in rows) - int(np.sum(start_B)))
+        read.append(sum(len(row.request.prompt_ids) for row in rows) - int(np.sum(start_B)))
         return prefill(rows, slot_B, start_B)
 
     monkeypatch.setattr(engine, "_prefill", counted)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gagpo.runs.headline import Headline, headline_of_rows, headlines, is_graded
+from gagpo.runs.headline import headline_of_rows, headlines, is_graded
 from gagpo.runs.keeping import best_of
 from gagpo.settings import TrainingSettings
 
@@ -13,18 +13,18 @@ GRADED = {"iteration": 1, "success_rate": 0.0, "reward_mean": 0.0125, "graded_re
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([], Headline(reward=False, success=True)),
-        ([SUCCESS], Headline(reward=False, success=True)),
-        ([{**SUCCESS, "success_rate": 0.0, "reward_mean": 0.0}], Headline(reward=False, success=True)),
-        ([GRADED], Headline(reward=True, success=False)),
-        ([{**GRADED, "reward_mean": -2.0}], Headline(reward=True, success=False)),
-        ([GRADED, {**GRADED, "success_rate": 0.1}, GRADED], Headline(reward=True, success=True)),
+        ([], ("success_rate",)),
+        ([SUCCESS], ("success_rate",)),
+        ([{**SUCCESS, "success_rate": 0.0, "reward_mean": 0.0}], ("success_rate",)),
+        ([GRADED], ("reward_mean",)),
+        ([{**GRADED, "reward_mean": -2.0}], ("reward_mean",)),
+        ([GRADED, {**GRADED, "success_rate": 0.1}, GRADED], ("reward_mean", "success_rate")),
         # Rewards of 0 and 1 in an environment that never reports success.
-        ([{**SUCCESS, "success_rate": 0.0, "reward_mean": 0.5}], Headline(reward=True, success=False)),
+        ([{**SUCCESS, "success_rate": 0.0, "reward_mean": 0.5}], ("reward_mean",)),
         # Success that is assumed from the reward is not logged.
-        ([SUCCESS, {"reward_mean": 0.5, "graded_rewards": 1.0}], Headline(reward=True, success=False)),
+        ([SUCCESS, {"reward_mean": 0.5, "graded_rewards": 1.0}], ("reward_mean",)),
         # Of earlier versions, which logged no graded_rewards.
-        ([{"success_rate": 0.2, "reward_mean": 2.0}], Headline(reward=False, success=True)),
+        ([{"success_rate": 0.2, "reward_mean": 2.0}], ("success_rate",)),
     ],
 )
 def test_rewards_other_than_0_and_1_come_first(rows, expected):
@@ -35,8 +35,8 @@ def test_each_environment_has_a_headline():
     row = {**SUCCESS, **{f"{name}/maths": value for name, value in SUCCESS.items() if name != "iteration"}}
     row |= {f"{name}/shop": value for name, value in GRADED.items() if name != "iteration"} | {"graded_rewards": 0.5}
     output = headlines([row])
-    assert output["maths"] == Headline() and output["shop"] == Headline(reward=True, success=False)
-    assert output[""] == Headline(reward=True, success=True)
+    assert output["maths"] == ("success_rate",) and output["shop"] == ("reward_mean",)
+    assert output[""] == ("reward_mean", "success_rate")
 
 
 def test_rewards_of_0_and_1_are_not_graded():

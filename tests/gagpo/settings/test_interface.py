@@ -6,6 +6,9 @@ from gagpo.cli.play import PlayRequest, _environment
 from gagpo.eval.conditions import conditions_of
 from gagpo.eval.models import OptionSources, request_of
 from gagpo.settings import load, load_stored
+from tests.folders import needs
+
+pytestmark = needs("envs/web")
 
 CONFIG = """name: own
 model: {model}

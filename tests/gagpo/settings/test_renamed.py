@@ -20,6 +20,7 @@ from gagpo.runs.metrics import read_metrics
 from gagpo.runs.run_folder import RunFolder, named
 from gagpo.settings import RunSettings, SettingsError, dump, find_config, load, resolve
 from gagpo.settings.keys import keys
+from tests.folders import needs
 from tests.rejections import rejects
 
 MINIMAL = {"name": "x", "model": "m", "environment": {"id": "gagpo/ALFWorld-v0"}, "algorithm": "gagpo"}
@@ -83,8 +84,16 @@ def test_an_old_config_is_an_error(old, new):
     ("section", "name"),
     [
         ({"environment": {"id": "gagpo/WebShop-v0", "kwargs": {"shopper": "browsing"}}}, "kwargs.expert_mode"),
-        ({"environment": {"id": "gagpo/MCP-v0", "kwargs": {"call_seconds": 3}}}, "kwargs.call_timeout"),
-        ({"environment": {"id": "gagpo/Program-v0", "kwargs": {"seconds": 3}}}, "kwargs.timeout"),
+        pytest.param(
+            {"environment": {"id": "gagpo/MCP-v0", "kwargs": {"call_seconds": 3}}},
+            "kwargs.call_timeout",
+            marks=needs("envs/mcp"),
+        ),
+        pytest.param(
+            {"environment": {"id": "gagpo/Program-v0", "kwargs": {"seconds": 3}}},
+            "kwargs.timeout",
+            marks=needs("envs/program"),
+        ),
         ({"environment": {"id": "gagpo/ALFWorld-v0", "kwargs": {"expert": "hasty"}}}, "imperfect"),
         ({"engine": {"name": "vllm", "options": {"gpus_each": 2}}}, "engine.options.tensor_parallel_size"),
         ({"algorithm": {"preset": "grpo", "correction": "token"}}, "to tis"),

@@ -1,13 +1,14 @@
 """The panel of SFT: measures, verdicts and schedule."""
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from gagpo.agents.rollout import rollout
 from gagpo.data import Episode, Turn
+from gagpo.eval.measures import REWARD, SUCCESS
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.settings import load
 from gagpo.sft import evaluator as panels
@@ -69,15 +70,22 @@ def test_mean_rewards_decide_where_no_success_is_reported(corridor):
     def graded(group, reward):
         return Episode("t", group=group, turns=[Turn("", "", "", reward=reward)])
 
-    measure = StepMeasure.of(5, [graded(0, 0.1), graded(0, 0.3), graded(1, 0.2), graded(1, 0.2)], in_rewards=True)
+    measure = StepMeasure.of(5, [graded(0, 0.1), graded(0, 0.3), graded(1, 0.2), graded(1, 0.2)], REWARD)
     assert measure == StepMeasure(5, success=0.0, invalid=0.0, cut=0.0, contrast=0.5, reward=pytest.approx(0.2))
     assert measure.score == measure.reward
-    evaluator = SftEvaluator(load(corridor(), MEASURED), None, SuccessTarget(0.02, 0.35, in_rewards=True))
+    evaluator = SftEvaluator(load(corridor(), MEASURED), None, SuccessTarget(0.02, 0.35, measure_name=REWARD.name))
     evaluator.measures = [measure, replace(measure, step=9, reward=0.25)]
     assert evaluator.best.step == 9 and evaluator.verdict().startswith("ready for RL: most actions are valid")
     assert "step 5: mean reward 0.200 in" in evaluator.words(measure) and "wins" not in evaluator.words(measure)
     evaluator.measures = [replace(measure, reward=0.1)]
     assert "its mean reward is 0.100, and should be 0.240" in evaluator.verdict()
+
+
+@pytest.mark.parametrize(("in_rewards", "measure"), [(True, REWARD), (False, SUCCESS)])
+def test_work_of_earlier_versions_names_its_measure(in_rewards, measure):
+    target = SuccessTarget(0.02, 0.35, measure_name=measure.name)
+    assert SuccessTarget.stored(asdict(target)) == target and target.measure is measure
+    assert SuccessTarget.stored({"chance": 0.02, "demonstrations": 0.35, "in_rewards": in_rewards}) == target
 
 
 def test_demonstrations_without_success_are_measured_by_their_rewards():

@@ -16,7 +16,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.cli.main import app
 from gagpo.eval.models import evaluate
 from gagpo.eval.results import EvalResult
-from gagpo.eval.summary import with_interval
+from gagpo.eval.units import PERCENT
 from gagpo.interop.hub import PushError
 from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
@@ -86,7 +86,7 @@ def test_the_card_says_what_it_is_worth_and_on_what(made, tmp_path):
     after = EvalResult.load(made / "evals" / "after-test.json")
     rates = [EvalResult.load(made / "evals" / f"{stage}-test.json").success for stage in ("before", "after")]
     for rate in rates:
-        assert f"| {with_interval(rate)} |" in body
+        assert f"| {PERCENT.interval(rate)} |" in body
     assert "before training" in body and "iteration 2" in body and f"`{after.task_set.split_hash}`" in body
     assert (made / "config.yaml").read_text().strip() in body
     versions = json.loads((made / "versions.json").read_text())
@@ -96,7 +96,7 @@ def test_the_card_says_what_it_is_worth_and_on_what(made, tmp_path):
 def test_the_average_has_a_card_of_its_own(made, tmp_path):
     text = (export(f"{made}@ema", tmp_path / "out") / CARD).read_text()
     rate = EvalResult.load(made / "evals" / "average-test.json").success
-    assert f"| {with_interval(rate)} |" in text
+    assert f"| {PERCENT.interval(rate)} |" in text
     assert "# corridor, iteration 2, the average of the weights\n" in text
     assert "| iteration 2, the average of the weights |" in text and "| iteration 2 |" not in text
 

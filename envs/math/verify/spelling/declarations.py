@@ -10,32 +10,19 @@ import re
 
 from gagpo.envs.math.verify.spelling.symbols import VARIABLE, variables
 
-_TEXT = r"(?:\\(?:text|mathrm|mbox)\s*\{\s*)?"
-_END = r"\s*\}?\s*"
-_LINK = r"(?:(?:for|where|with|and|when|if|here)\b\s*)?"
-_START = rf"(?:\s*[,;(]|\s|(?<=[\w}})])(?=\\(?:text|forall)))\s*\(?\s*{_TEXT}{_LINK}{_END}"
-_KIND = (
-    r"(?:(?:real|complex|rational|integer|natural|whole|positive integer|non-?negative integer|arbitrary|constant)s?)"
-)
-_NUMBERS = r"(?:\s*(?:numbers?|values?|constants?))?(?:\s*of)?"
-_NAMES = rf"(?P<names>{VARIABLE}(?:\s*,\s*{VARIABLE})*)"
+_TEXT = r"\\(?:text|mathrm|mbox)\s*\{"
 _SET = r"\\mathbb\{(?P<set>[RCQNZ])\}(?P<part>\s*(?:[\^_]\s*(?:\{[^{}]*\}|\\[a-z]+|[+*>]|\d))+)?"
-_QUANTIFIED = re.compile(
-    rf"{_START}{_TEXT}(?:(?P<quantifier>all|any|every|each|some)\b|\\forall(?![a-zA-Z]))\s*(?:{_KIND}\b{_NUMBERS})?{_END}{_NAMES}"
-    rf"(?:\s*\\in\s*{_SET}|{_END}{_TEXT}(?:in|\\in)?\s*(?:the )?(?:reals?(?: numbers)?|domain))?{_END}[)}}]*$"
-)
-_DESCRIBED = re.compile(
-    rf"{_START}{_NAMES}\s*"
-    rf"(?:\\in\s*{_SET}|{_TEXT}(?:is|are|being|be)?\s*(?:an?|any)?\s*(?:arbitrary )?{_KIND}{_NUMBERS})"
-    rf"{_END}[)}}]*$"
-)
-_NAMELESS = re.compile(
-    rf"{_START}{_TEXT}"
-    rf"(?:(?:all|every|any) {_KIND}\s*(?:numbers?|values?)?|(?:on|over){_END}\\mathbb\{{[RC]\}}){_END}[)}}]*$"
-)
+_INTEGER = r"(?:(?:positive|non-?negative) )?integer|natural|whole|rational"
+_KIND = rf"\b(?:all|any|every|each|(?P<some>some)|real|complex|(?P<integer>{_INTEGER})|constant|domain)s?\b"
+_FILLER = r"\b(?:for|where|with|and|when|if|here|is|are|be|being|an?|the|of|in|arbitrary|numbers?|values?)\b"
+_DECLARED = rf"{_KIND}|\\forall(?![a-zA-Z])|(?:\\in|\b(?:on|over)\s*\}})\s*{_SET}"
+_CLAUSE = re.compile(rf"(?:{_TEXT}|[}}(),;]|\s|{_FILLER}|(?P<kind>{_DECLARED})|{VARIABLE})*")
+_START = re.compile(rf"\s*(?:[,;(]|{_TEXT}|\\forall(?![a-zA-Z])|\b(?:for|where|with|all|any|on|over)\b)")
+_NAME = re.compile(VARIABLE)
+_NO_NAME = re.compile(rf"{_SET}|\b(?:is|are|be|being) an?\b")
 _CONDITION = re.compile(
     rf"(?P<main>.*?[^\s,({{])\s*(?:,?\s*(?:\\(?:text|mathrm|mbox)\s*\{{\s*,?\s*(?:for|if|when|where|with)\s*\}}|\b(?:for|if|when|where)\b)\s*"
-    rf"(?P<after>[^,()]+)|\(\s*(?:{_TEXT}(?:for|if|when|where|with)\s*\}}\s*)?(?P<inside>[^()]+)\)\s*)",
+    rf"(?P<after>[^,()]+)|\(\s*(?:{_TEXT}\s*(?:for|if|when|where|with)\s*\}}\s*)?(?P<inside>[^()]+)\)\s*)",
     re.DOTALL,
 )
 _RELATION = re.compile(
@@ -43,6 +30,8 @@ _RELATION = re.compile(
 )
 _FUNCTION_OF = re.compile(r"\s*[a-zA-Z]'*(?:_\w)?\s*\(([^()]*)\)\s*(?:=|\\equiv)|\s*([a-zA-Z])_\{?([a-z])\}?\s*=")
 _VARYING = frozenset("xyztmnk")
+_INDICES = frozenset("ijklmnpq")
+"""Arguments that are integers anyway; for others the integers are only some of their values."""
 _PLAIN_VARIABLES = ("x", "y", "z", "t", "u", "s", "r", "a", "b", "c", r"\theta", r"\alpha")
 
 
@@ -58,11 +47,13 @@ def stripped(text: str) -> str:
         r"\\in(?![a-zA-Z])|\\forall|[<>]|\\(?:le|ge|ne|text)(?![a-zA-Z])|\b(?:for|where)\b", text
     ):
         return text
-    for _ in range(3):
-        shorter = _without_declaration(text)
-        if shorter == text:
+    for start in _START.finditer(text, 1):
+        main = text[: start.start()].rstrip(" ,;")
+        clause = _CLAUSE.fullmatch(text, start.start())
+        if clause and clause["kind"] and all(main.count(a) == main.count(b) for a, b in ("{}", "()")):
+            if _is_vacuous(main, clause):
+                text = main
             break
-        text = shorter
     condition = _CONDITION.fullmatch(text)
     if condition is None:
         return text
@@ -75,21 +66,6 @@ def stripped(text: str) -> str:
     return text
 
 
-def _without_declaration(text: str) -> str:
-    for pattern in (_QUANTIFIED, _DESCRIBED, _NAMELESS):
-        declaration = pattern.search(text)
-        if declaration is None:
-            continue
-        main = text[: declaration.start()].rstrip(" ,;")
-        groups = declaration.groupdict()
-        names = {re.sub(r"[\s{}]", "", name) for name in (groups.get("names") or "").split(",")} - {""}
-        if not main or main.count("{") != main.count("}") or (groups.get("quantifier") == "some" and names & _VARYING):
-            continue  # within other text, or true of some arguments only
-        if _is_vacuous(main, names, groups.get("set") or "R", groups.get("part") or ""):
-            return main
-    return text
-
-
 def _arguments(main: str) -> set[str]:
     """The variables on which the function or sequence on the left side of ``main`` depends."""
     function = _FUNCTION_OF.match(main)
@@ -98,12 +74,20 @@ def _arguments(main: str) -> set[str]:
     return set()
 
 
-def _is_vacuous(main: str, names: set[str], numbers: str, part: str) -> bool:
-    """Whether the declaration of ``names`` adds nothing to ``main``."""
-    if re.search(r"[<>]|\\(?:le|ge|ne|in)(?![a-zA-Z])", main):
-        return False
+def _is_vacuous(main: str, clause: re.Match[str]) -> bool:
+    """Whether the declaration ``clause`` adds nothing to ``main``."""
+    names = {re.sub(r"[\s{}]", "", name[0]) for name in _NAME.finditer(_NO_NAME.sub(" ", clause[0]))}
+    numbers = clause["set"] or ("Z" if clause["integer"] else "R")
+    if re.search(r"[<>]|\\(?:le|ge|ne|in)(?![a-zA-Z])", main) or (clause["some"] and names & _VARYING):
+        return False  # true of some arguments only
     names_in_use = names <= variables(main) | _arguments(main)
     if _FUNCTION_OF.match(main):
-        is_part = part and numbers in "RQC"  # such as the positive numbers
-        return names_in_use and not is_part and (numbers not in "NZ" or names <= _arguments(main))
-    return numbers in "RC" and not part and names_in_use and names <= {*_PLAIN_VARIABLES} and bool(variables(main))
+        is_part = clause["part"] and numbers in "RC"  # such as the positive numbers
+        return names_in_use and not is_part and (numbers in "RC" or names <= _arguments(main) & _INDICES)
+    return (
+        numbers in "RC"
+        and not clause["part"]
+        and names_in_use
+        and names <= {*_PLAIN_VARIABLES}
+        and bool(variables(main))
+    )

@@ -27,7 +27,7 @@ def family(text: str) -> tuple[str, str] | None:
     fields = declaration.groupdict()
     name = fields.get("name") or fields["last"]
     main = fields.get("member") or text[: declaration.start()].rstrip(" ,;")
-    if main.count("{") != main.count("}"):
-        return None  # within other text, such as "for all positive integers n"
+    if main.count("{") != main.count("}") or name in "xyz":
+        return None  # within other text, such as "for all positive integers n", or a condition on the variable
     shared = _LETTER.sub(lambda letter: r"\iota " if letter[0] == name else letter[0], main)
     return (main, shared) if shared != main else None

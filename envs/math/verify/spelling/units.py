@@ -120,20 +120,14 @@ def unit(words: str) -> Unit | None:
 
 def is_usual(words: str) -> bool:
     """Whether ``words`` may follow a number without a space: ``2cl`` is a quantity, ``2rs`` is a product."""
-    return words not in _rare()
+    symbol = re.split(r"[\^/ ]", words)[0]
+    return symbol in _USUAL.split() or symbol != words or len(symbol) > 3
 
 
-@functools.cache
-def _rare() -> frozenset[str]:
-    """Symbols with prefixes that are rare, which look like products of variables."""
-    prefixes = [prefix for prefix, _, exponent in _PREFIXES if abs(exponent) > 15 or abs(exponent) <= 2]
-    symbols = [entry.split()[0][1:] for entry in re.findall(r"\*\S+ [^;=]*", _TABLE)]
-    rare = {prefix + symbol for prefix in prefixes for symbol in [*symbols, "l"]}
-    plurals = {f"{symbol}s" for symbol in rare}
-    return frozenset(rare | plurals) - _USUAL_WITH_RARE_PREFIX
-
-
-_USUAL_WITH_RARE_PREFIX = frozenset(("cm", "dm", "cl", "cL", "dl", "dL", "hPa", "cms", "dms"))
+_USUAL = """
+mm cm dm hm km mms cms dms kms mg kg kgs ml mL cl cL dl dL min hr hrs ms ft in yd yds mi lb lbs oz gal Hz kHz MHz GHz kN
+kJ kW MW kPa hPa MPa mA mV kV eV keV MeV mol cal dB kB MB GB TB ha mph kph rpm rad deg
+"""
 
 
 def _find_unit(word: str) -> Unit | None:

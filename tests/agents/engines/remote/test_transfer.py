@@ -1,16 +1,21 @@
 """Weights are sent as files: complete or not at all, each tensor once, in the servers' precision, once per machine."""
 
 import asyncio
+import inspect
+import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from gagpo.agents.engines.peers import NoPeers
-from gagpo.agents.engines.remote import transfer
+from gagpo.agents.engines.peers import NoPeers, from_first_on_machine
+from gagpo.agents.engines.remote import engine, transfer
+from gagpo.agents.engines.remote.adapter_transfer import AdapterTransfer
 from gagpo.agents.engines.remote.client import ReplicaUnreachable
-from gagpo.agents.engines.remote.transfer import FileTransfer
+from gagpo.agents.engines.remote.nccl_transfer import NcclTransfer
+from gagpo.agents.engines.remote.transfer import FileTransfer, Transfer
 from gagpo.base.background import JobTimeout
 from gagpo.distributed.errors import RankFailed
 from gagpo.model.weights import WeightsError, named_tensors
@@ -129,3 +134,42 @@ def test_tensors_of_another_model_are_refused(tiny, tmp_path):
         with rejects(WeightsError, name):
             way.update(wrong, "run:1", [])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("way", [FileTransfer, NcclTransfer, AdapterTransfer])
+def test_every_way_has_the_members_of_the_protocol(way):
+    for name in ("update", "release", "close"):
+        assert inspect.signature(getattr(way, name)) == inspect.signature(getattr(Transfer, name)), name
+    assert hasattr(way, "has_base")
+
+
+@pytest.mark.parametrize(("has_base", "path"), [(True, engine.SLEEP_KEEPING), (False, engine.SLEEP)])
+def test_servers_keep_what_any_way_builds_on_while_they_sleep(has_base, path):
+    calls = []
+    asleep = SimpleNamespace(
+        placement="colocated",
+        _require_idle=lambda: None,
+        _transfer=SimpleNamespace(has_base=has_base),
+        _router=SimpleNamespace(post_to_all=calls.append),
+    )
+    engine.VLLMServerEngine.sleep(asleep)
+    assert calls == [path]
+
+
+def test_ranks_of_a_machine_take_the_value_of_its_first():
+    class Pair(NoPeers):
+        rank, world_size, local, local_world_size = 3, 4, 1, 2
+        raised = None
+
+        def gathered(self, value):
+            return [[None, "elsewhere"], [None, "elsewhere"], [None, "first here"], json.loads(json.dumps(value))]
+
+        def raise_together(self, error, names):
+            self.raised = (error, list(names))
+
+    pair, error = Pair(), ValueError("full")
+    assert from_first_on_machine(pair, None, "mine") == "first here" and pair.raised == (None, [None] * 4)
+    from_first_on_machine(pair, error, "mine")
+    assert pair.raised == (error, [None, None, None, "ValueError"])
+    with pytest.raises(ValueError, match="full"):
+        from_first_on_machine(NoPeers(), error, "mine")

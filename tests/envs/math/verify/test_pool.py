@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from gagpo.base.child import Child, ChildFailed, ChildLate
+from gagpo.envs.math.verify import worker
 from gagpo.envs.math.verify.pool import VerifyPool
 from gagpo.envs.math.verify.verifier import Verifier
 from tests.rejections import rejects
@@ -259,6 +261,20 @@ def test_a_process_that_cannot_start_says_why(monkeypatch):
     with VerifyPool() as pool, rejects(ChildFailed, "ended (1)", where="a verifier process"):
         pool.compare("x + 1", "1 + x")
     assert pool.processes == []
+
+
+def test_a_comparison_leaves_no_limit_behind():
+    """A limit left in a process that goes on would kill it later, without a message."""
+    former, handler = resource.getrlimit(resource.RLIMIT_CPU), signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    chosen = (10**6, former[1])
+    resource.setrlimit(resource.RLIMIT_CPU, chosen)
+    try:
+        assert worker.compare("x + 1", "1 + x", 20.0) == "match"
+        assert resource.getrlimit(resource.RLIMIT_CPU) == chosen
+        assert signal.getsignal(signal.SIGPROF) == signal.SIG_IGN
+    finally:
+        resource.setrlimit(resource.RLIMIT_CPU, former)
+        signal.signal(signal.SIGPROF, handler)
 
 
 def test_bad_arguments_are_rejected():

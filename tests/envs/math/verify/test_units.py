@@ -4,7 +4,6 @@ import pytest
 
 from gagpo.envs.math.verify.reading import read
 from gagpo.envs.math.verify.spelling.factors import LETTERS, MULTIPLES, OPERATIONS
-from gagpo.envs.math.verify.spelling.foreign import to_english
 from gagpo.envs.math.verify.spelling.units import unit
 from gagpo.envs.math.verify.verifier import Verifier
 
@@ -103,18 +102,13 @@ def test_multiples_have_their_value():
 
 
 @pytest.mark.parametrize(
-    ("text", "english"),
-    [
-        ("元", " yuan"),
-        ("万元", " wan yuan"),
-        ("平方厘米", " sq cm"),
-        ("年级", " objects"),
-        ("阶乘", "阶乘"),
-        ("分之1", "分之1"),
-    ],
+    "word", ["万", "千元", "亿人", "阶乘", "分之1", "厘米", "тысяч", "млн рублей", "millón", "triệu"]
 )
-def test_words_in_other_scripts(text, english):
-    assert to_english(text) == english
+def test_a_word_of_other_letters_is_not_what_was_counted(word):
+    """It may be a multiple, a unit or an operation."""
+    for answer in (rf"15\text{{{word}}}", rf"15 \text{{ {word}}}", rf"\$15 \text{{ {word}}}"):
+        assert not correct("15", answer) and not correct(r"15 \text{ m}", answer)
+    assert correct("15", r"15\text{元}") and correct(r"15\text{元}", "15")
 
 
 @pytest.mark.parametrize("product", ["2rs", "2as", "3ag", "2gh", "2hg", "2cs", "4zs"])

@@ -54,17 +54,17 @@ class Pair(NamedTuple):
     response: str
 
 
-def labelled() -> list[Pair]:
-    """The pairs of all files with their headings; the files describe the format."""
+def labelled(names: tuple[str, ...] = ("verdicts", "gaming", "spellings", "forms")) -> list[Pair]:
+    """The pairs of the files with their headings; the files describe the format."""
     pairs = []
-    for name in ("verdicts", "gaming", "spellings", "forms"):
+    for name in names:
         section = ""
         for line in (Path(__file__).parent / f"{name}.txt").read_text(encoding="utf-8").splitlines():
             if line.startswith("# ") or not line:
                 section = f"{name}, {line[2:]}"
                 continue
             label, gold, response = (segment.strip() for segment in line.split(" | "))
-            marked = any(
+            marked = "responses" in section or any(
                 mark in response for mark in (r"\boxed", "####", "nswer", "<think", "We add", "I do not", "It takes")
             )
             response = response.replace(r"\n####", "\n####") if marked else rf"So it is \boxed{{{response}}}."
@@ -73,6 +73,7 @@ def labelled() -> list[Pair]:
 
 
 PAIRS = labelled()
+RARE = labelled(("rare",))
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +87,13 @@ def test_agreement_with_a_careful_person(verifier, section):
     pairs = [pair for pair in PAIRS if pair.section == section]
     differ = {(p.gold, p.response) for p in pairs if verifier.verify(p.gold, p.response).correct != p.right}
     assert differ == DISAGREEMENTS & {(p.gold, p.response) for p in pairs}
+
+
+def test_a_rare_spelling_may_be_rejected_but_nothing_wrong_is_paid(verifier):
+    """The floor is what was right when the spellings were set apart."""
+    verdicts = [(pair, verifier.verify(pair.gold, pair.response).correct) for pair in RARE]
+    assert [pair for pair, correct in verdicts if correct and not pair.right] == []
+    assert sum(correct for _, correct in verdicts) >= 1
 
 
 def test_the_pairs_are_many_and_of_both_kinds():
