@@ -42,7 +42,7 @@ class ChatTemplate:
         try:
             return str(self.tokenizer.apply_chat_template(list(chat), tokenize=False, **{**self.options, **options}))
         except Exception as error:  # a template is a file of the model: it may fail in any way
-            raise TemplateFailed(fault(self.tokenizer, f"fails: {first_line(error)}")) from None
+            raise fault(self.tokenizer, f"fails: {first_line(error)}") from None
 
     def begin(self, chat: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """A conversation from its first message, with ``tools`` as chat templates take them."""
@@ -75,10 +75,10 @@ def without_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
     return [merged, *later[1:]]
 
 
-def fault(tokenizer: Any, problem: str) -> str:
-    """An error message about the template."""
-    name = getattr(tokenizer, "name_or_path", "") or "this model"
-    return f"the chat template of {name} {problem}; correct chat_template.jinja in the model's folder"
+def fault(tokenizer: Any, problem: str) -> TemplateFailed:
+    """The error about a template."""
+    where = f"the chat template of {getattr(tokenizer, 'name_or_path', '') or 'this model'}"
+    return TemplateFailed(problem, where=where, advice="correct chat_template.jinja in the model's folder")
 
 
 def variables(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +106,8 @@ def require_used(tokenizer: Any, options: Mapping[str, Any]) -> None:
             similar = nearest(name, sorted(names), count=1, cutoff=0.7)
             advice = f"nearest: {similar[0]}" if similar else "remove it"
             raise InvalidArgument(
-                f"context.template: the chat template of {model} has no variable {name!r}",
+                f"the chat template of {model} has no variable {name!r}",
                 key="context.template",
                 advice=advice,
+                where="context.template",
             )

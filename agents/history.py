@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gagpo.agents.chat_template import PLACEHOLDER, ChatTemplate, TemplateFailed, fault
+from gagpo.agents.chat_template import PLACEHOLDER, ChatTemplate, fault
 from gagpo.agents.control_tokens import ControlTokens
 from gagpo.agents.encoding import THOUGHT, Ids
 from gagpo.agents.prompts import Message, Prompt
@@ -59,7 +59,7 @@ class History(ABC):
             message["content"] = self.encoder.protect(message["content"], THOUGHT, [self.instructions])
         probe: Message = {"role": "user", "content": PLACEHOLDER}
         if PLACEHOLDER not in self.chat.begin([*self.opening, probe], self.tools):
-            raise TemplateFailed(fault(self.chat.tokenizer, "does not show the user's message"))
+            raise fault(self.chat.tokenizer, "does not show the user's message")
 
     @abstractmethod
     def prompt_ids(self, turns: Sequence[Turn], observation: str, actions: Sequence[str] | None) -> Ids:
@@ -82,9 +82,9 @@ class FullHistory(History):
             rendered = self.chat.render([*_ANSWERED, {"role": "user", "content": _NEXT_MESSAGE}])
             _, answer, after = rendered.partition(PLACEHOLDER)
             if not answer:
-                raise TemplateFailed(fault(self.chat.tokenizer, "does not show every message"))
+                raise fault(self.chat.tokenizer, "does not show every message")
             if _NEXT_MESSAGE not in after:
-                raise TemplateFailed(fault(self.chat.tokenizer, "does not show a second user message"))
+                raise fault(self.chat.tokenizer, "does not show a second user message")
 
     def prompt_ids(self, turns: Sequence[Turn], observation: str, actions: Sequence[str] | None) -> Ids:
         listed_actions = actions if actions and self.admissible else ()
@@ -106,7 +106,7 @@ class FullHistory(History):
         messages[-1]["content"] = self.encoder.protect(text, THOUGHT, contents)
         _, answer, after = self.chat.render([*_ANSWERED, *messages]).partition(PLACEHOLDER)
         if not answer:
-            raise TemplateFailed(fault(self.chat.tokenizer, "does not show every message"))
+            raise fault(self.chat.tokenizer, "does not show every message")
         response_ids, text_after = self.control.join(last.response_ids, after)
         return np.concatenate([last.prompt_ids, response_ids, self.encoder.encode(text_after)])
 

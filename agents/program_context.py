@@ -82,7 +82,7 @@ class ProgramContext(Context):
             numbers.insert(0, extends)
             id_lists.append(turns[extends].prompt_ids)
         if list(map(int, segments[1::2])) != numbers:
-            raise TemplateFailed(chat_template.fault(self.tokenizer, "does not show every answer of the model"))
+            raise chat_template.fault(self.tokenizer, "does not show every answer of the model")
         for number, after in zip(numbers, segments[2::2], strict=True):
             response_ids, text = self._control.join(turns[number].response_ids, after)
             id_lists += [response_ids, self._encoder.encode(text)]

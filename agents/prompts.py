@@ -67,13 +67,13 @@ def _action(value: str | dict[str, str]) -> str | dict[str, str]:
     if isinstance(value, str):
         if value not in ("line", "whole", "tools"):
             expected = "line, whole, tools, {tag: NAME} or {json: KEY}"
-            raise InvalidArgument(f"must be {expected}, got {value!r:.80}")
+            raise InvalidArgument(f"must be {expected}, got {value!r:.80}", key="action")
         return value
     action, name = next(iter(value.items()), ("", ""))
     if len(value) != 1 or action not in ("tag", "json") or not name:
-        raise InvalidArgument(f"must be written {{tag: NAME}} or {{json: KEY}}, got {value!r:.80}")
+        raise InvalidArgument(f"must be written {{tag: NAME}} or {{json: KEY}}, got {value!r:.80}", key="action")
     if action == "tag" and (not _TAG.fullmatch(name) or name.lower() == "think"):
-        raise InvalidArgument(f"the tag must be a name such as action, and not think, got {name!r:.80}")
+        raise InvalidArgument(f"the tag must be a name such as action, and not think, got {name!r:.80}", key="action")
     return value
 
 
@@ -100,7 +100,7 @@ class Prompt(Options):
             try:
                 templates.check(getattr(self, key), fields, "" if key == "system" else "observation")
             except InvalidArgument as error:
-                raise InvalidArgument(f"{key}: {error}", key=key) from None
+                raise InvalidArgument(f"{key}: {error.placed}", key=key, advice=error.advice) from None
         turns = [_Sample(), _Sample()]
         self.opening("")
         self.first_text("", "", ["look"])
@@ -108,7 +108,9 @@ class Prompt(Options):
         self.window_text("", [*turns, _Sample()], "", ["look"], 2)
         roles = [example.role for example in self.examples]
         if roles != ["user", "assistant"] * (len(roles) // 2):
-            raise InvalidArgument("examples: messages of user and assistant must alternate, and end with assistant")
+            raise InvalidArgument(
+                "examples: messages of user and assistant must alternate, and end with assistant", key="examples"
+            )
         return self
 
     @property
@@ -210,4 +212,4 @@ def prompt_of(values: Mapping[str, object], where: str) -> Prompt:
     try:
         return Prompt.model_validate(dict(values))
     except ValidationError as error:
-        raise InvalidArgument(explain(error, Prompt.model_fields, where)) from None
+        raise explain(error, Prompt.model_fields, where) from None

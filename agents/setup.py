@@ -78,7 +78,9 @@ def make_context(
     if getattr(env, "sends_requests", False):
         if (prompt_format.name, history, admissible) != ("plain", "full", False):
             names = "context.prompt, context.history and context.admissible"
-            raise InvalidArgument(f"{names} have no effect on programs, which word their prompts: leave them out")
+            raise InvalidArgument(
+                f"{names} have no effect on programs, which word their prompts", advice="leave them out"
+            )
         return ProgramContext(tokenizer, prompt_format, template, calls)
     return Context(tokenizer, prompt_format, Interface.of(env), history, admissible, template, calls)
 

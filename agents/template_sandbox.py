@@ -76,7 +76,7 @@ class _Budget(threading.local):
         """Raise InvalidArgument if all work or time is used up."""
         self.work -= work
         if self.work < 0 or time.thread_time() > self.end:
-            raise InvalidArgument("takes too much time or memory: shorten its loops")
+            raise InvalidArgument("takes too much time or memory", advice="shorten its loops")
 
 
 _BUDGET = _Budget()
@@ -229,12 +229,14 @@ class _Counting(NodeTransformer):
     def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
         """Raises: InvalidArgument for a statement that is not available."""
         if type(node) in _STATEMENTS:
-            raise InvalidArgument(f"line {node.lineno}: the statement {_STATEMENTS[type(node)]!r} is not available")
+            raise InvalidArgument(
+                f"the statement {_STATEMENTS[type(node)]!r} is not available", where=f"line {node.lineno}"
+            )
         return super().generic_visit(node, *args, **kwargs)
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         if node.recursive:
-            raise InvalidArgument(f"line {node.lineno}: recursive loops are not available")
+            raise InvalidArgument("recursive loops are not available", where=f"line {node.lineno}")
         written = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
         self.generic_visit(node)
         node.iter = _filtered(node.iter, _TURNS, nodes.Const(TURN + written))
@@ -317,7 +319,7 @@ def _require_shallow(template: nodes.Template) -> None:
         level = [child for node in level for child in node.iter_child_nodes()]
         if not level:
             return
-    raise InvalidArgument(f"line {level[0].lineno}: is nested more than {MOST_NESTED} deep")
+    raise InvalidArgument(f"is nested more than {MOST_NESTED} deep", where=f"line {level[0].lineno}")
 
 
 SANDBOX = TemplateSandbox()

@@ -23,13 +23,13 @@ def check(source: str, fields: Collection[str], needs: str = "") -> None:
             used = meta.find_undeclared_variables(SANDBOX.parse(source))
     except TemplateError as error:
         line = getattr(error, "lineno", 1)
-        raise InvalidArgument(f"line {line}: {first_line(error)}") from None
+        raise InvalidArgument(first_line(error), where=f"line {line}") from None
     except (RecursionError, MemoryError):
         raise InvalidArgument("is nested too deeply") from None
     if unknown := sorted(used - set(fields) - SANDBOX.globals.keys()):
         raise InvalidArgument(f"unknown field {unknown[0]!r:.80}", advice=hint(unknown[0], fields))
     if needs and needs not in used:
-        raise InvalidArgument(f"does not show {needs}: write {{{{ {needs} }}}}")
+        raise InvalidArgument(f"does not show {needs}", advice=f"write {{{{ {needs} }}}}")
 
 
 def fill(source: str, prompt: str = "", key: str = "", /, **fields: Any) -> str:
@@ -37,7 +37,7 @@ def fill(source: str, prompt: str = "", key: str = "", /, **fields: Any) -> str:
 
     prompt, key: name of the prompt and of its template, for errors.
     """
-    where = f"prompt {prompt or 'of the settings'}: {key}: " if key else ""
+    where = f"prompt {prompt or 'of the settings'}: {key}" if key else None
     written: list[str] = []
     length = 0
     try:
@@ -48,8 +48,8 @@ def fill(source: str, prompt: str = "", key: str = "", /, **fields: Any) -> str:
                 if length > MOST_TEXT:
                     raise InvalidArgument(f"writes more than {MOST_TEXT:,} characters")
     except Exception as error:  # a template may fail in any way
-        problem = str(error) if isinstance(error, InvalidArgument) else first_line(error)
-        raise InvalidArgument(where + problem) from None
+        problem = error if isinstance(error, InvalidArgument) else first_line(error)
+        raise InvalidArgument(problem, key=key or None, where=where) from None
     return "".join(written)
 
 

@@ -128,8 +128,9 @@ def format_of(template: Template, name: str = "auto") -> CallFormat:
         if any(_is_probe(text) for text in call_format.find(response)):
             return call_format
     raise InvalidArgument(
-        f"the chat template of this model shows tool calls in none of the formats {', '.join(FORMATS)}: name the "
-        "format in which the model writes them with context.calls"
+        f"the chat template of this model shows tool calls in none of the formats {', '.join(FORMATS)}",
+        key="context.calls",
+        advice="name the format in which the model writes them with context.calls",
     )
 
 

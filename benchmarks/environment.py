@@ -58,7 +58,9 @@ def bench(
     two, and the ``machine``. Raises ValueError for arguments that cannot be right.
     """
     if seconds <= 0 or not workers or min(workers) < 0:
-        raise InvalidArgument(f"seconds must be positive and workers some numbers >= 0: {seconds}, {list(workers)}")
+        raise InvalidArgument(
+            f"seconds must be positive and workers some numbers >= 0: {seconds}, {list(workers)}", key="seconds"
+        )
     spec = find_spec(env_id)
     report: Report = {
         "env": env_id,
@@ -276,7 +278,7 @@ class _PoolWalk:
         steps += sum(event.kind == "step" for event in self._waiting)
         elapsed, processor = time.perf_counter() - begin, time.process_time() - processor
         if not steps:
-            raise InvalidArgument(f"not one step came in {seconds:g} s: give it more seconds")
+            raise InvalidArgument(f"not one step came in {seconds:g} s", key="seconds", advice="give it more seconds")
         return steps / elapsed, processor / steps, (processor + self._workers_seconds() - theirs) / steps
 
     def _workers_seconds(self) -> float:

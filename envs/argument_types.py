@@ -49,7 +49,7 @@ def require_types(owner: str, cls: type, arguments: Mapping[str, object]) -> Non
         annotation, default = parameters[name]
         is_wrong = default is not inspect.Parameter.empty and not fits(default, annotation)
         if not is_wrong and not fits(value, annotation):
-            raise InvalidArgument(f"{owner}: {name} must be {_words(annotation)} (got {value!r:.80})")
+            raise InvalidArgument(f"{name} must be {_words(annotation)} (got {value!r:.80})", key=name, where=owner)
 
 
 def fits(value: object, annotation: Any) -> bool:

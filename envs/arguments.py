@@ -58,7 +58,9 @@ def require_arguments(env_id: str, kwargs: Kwargs | None = None) -> EnvSpec:
     _, arguments = reward_weights(spec, kwargs or {})
     for module, package in getattr(creator, "packages", {}).items():
         if find_module(module) is None:
-            raise MissingPackage(f"environment {env_id} needs the package {module}: {pip_install(package)}")
+            raise MissingPackage(
+                f"needs the package {module}", where=f"environment {env_id}", advice=pip_install(package)
+            )
     signature = signature_of(spec)
     missing_names = sorted(signature.required - set(arguments))
     unknown_names = [str(name) for name in arguments if name not in signature.names and name not in _OF_GYMNASIUM]
@@ -92,17 +94,19 @@ def build(env_id: str, kwargs: Kwargs | None = None, **options: Any) -> gymnasiu
             raise _unknown(env_id, unknown_match[1], signature_of(spec)) from None
         if missing_match:
             raise _missing(env_id, re.findall(r"'(\w+)'", missing_match[1])) from None
-        raise InvalidArgument(f"environment {env_id}: {message}") from None
+        raise InvalidArgument(message, where=f"environment {env_id}") from None
     except SystemExit as error:
         if is_termination(error):
             raise
-        raise InvalidArgument(f"environment {env_id} calls sys.exit({error.code!r}) while it is built") from error
+        raise InvalidArgument(
+            f"calls sys.exit({error.code!r}) while it is built", where=f"environment {env_id}"
+        ) from error
     except Exception as error:
         creator = creator_of(spec)
         is_ours = creator is not PlainEnv and str(getattr(creator, "__module__", "")).startswith("gagpo.")
         if is_ours or isinstance(error, GagpoError):
             raise
-        raise InvalidArgument(f"environment {env_id} cannot be built: {describe(error)}") from error
+        raise InvalidArgument(f"cannot be built: {describe(error)}", where=f"environment {env_id}") from error
 
 
 def signature_of(spec: EnvSpec) -> Signature:
@@ -167,14 +171,15 @@ def _constructors(creator: Callable[..., object]) -> Iterable[tuple[Mapping[str,
 
 def _unknown(env_id: str, name: str, signature: Signature) -> InvalidArgument:
     if reason := renamed.replacement(renamed.ARGUMENTS.get(env_id, {}), name, "argument"):
-        return InvalidArgument(f"environment {env_id}: {reason}")
-    where = f"environment {env_id} has no argument {name!r:.80} (environment.kwargs.{name:.80}, or -k {name:.80}=...)"
+        return InvalidArgument(reason, key=name, where=f"environment {env_id}")
+    problem = f"unknown argument {name!r:.80} (environment.kwargs.{name:.80}, or -k {name:.80}=...)"
     near = nearest(name, signature.names)
-    advice = hint(name, sorted(signature.names)) if near or signature.is_complete else ""
-    return InvalidArgument(f"{where}; {advice}" if advice else where)
+    advice = hint(name, sorted(signature.names)) if near or signature.is_complete else None
+    return InvalidArgument(problem, key=name, where=f"environment {env_id}", advice=advice)
 
 
 def _missing(env_id: str, names: list[str]) -> InvalidArgument:
     noun = "argument" if len(names) == 1 else "arguments"
     advice = f"set environment.kwargs.{names[0]}, or -k {names[0]}=..."
-    return InvalidArgument(f"environment {env_id} needs the {noun} {', '.join(names)}: {advice}")
+    problem = f"requires the {noun} {', '.join(names)}"
+    return InvalidArgument(problem, key=names[0], where=f"environment {env_id}", advice=advice)

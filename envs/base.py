@@ -154,7 +154,7 @@ class TextEnv(gymnasium.Env[str, str]):
             raise InvalidArgument(f"max_turns must be at least 1 (got {max_turns})", key="max_turns")
         if expert not in (False, True, "random") and not (expert == "imperfect" and self.has_imperfect):
             hint = 'False, True, "imperfect" or "random"' if self.has_imperfect else 'False, True or "random"'
-            raise InvalidArgument(f"{type(self).__name__} has no expert {expert!r}", advice=f"choose {hint}")
+            raise InvalidArgument(f"has no expert {expert!r}", where=type(self).__name__, advice=f"choose {hint}")
         self.observation_space = Text()
         self.action_space = Text()
         self.split = split

@@ -20,7 +20,9 @@ def command_words(command: str | Sequence[str]) -> list[str]:
     try:
         arguments = shlex.split(command) if isinstance(command, str) else list(command)
     except ValueError as error:
-        raise InvalidArgument(f"command {command!r:.80}: {error}", advice="close it, or give a list of words") from None
+        raise InvalidArgument(
+            error, where=f"command {command!r:.80}", advice="close it, or give a list of words"
+        ) from None
     for word in arguments:
         if not isinstance(word, str) or "\0" in word:
             raise InvalidArgument(f"command: {word!r:.80} is not a word of text", key="command", advice="quote it")

@@ -116,7 +116,8 @@ def hold_out(tasks: TaskSet, fraction: float, split: str, key: Callable[[Task], 
     )
     for task, original in shared(held, remaining):
         raise InvalidArgument(
-            f"task {original.id!r} of {tasks.split} and task {task.id!r} of {split} are the same problem: remove one"
+            f"task {original.id!r} of {tasks.split} and task {task.id!r} of {split} are the same problem",
+            advice="remove one",
         )
     return remaining, held
 

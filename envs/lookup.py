@@ -52,7 +52,7 @@ def find_spec(env_id: str) -> EnvSpec:
         return spec if has_tasks else with_seeds(spec)
     except ModuleNotFoundError as error:
         advice = f"is its folder on PYTHONPATH? If it is a package, install it; {missing_folder(env_id)}"
-        raise UnknownEnvironment(f"environment {env_id!r}: {error}", advice=advice) from None
+        raise UnknownEnvironment(error, where=f"environment {env_id!r}", advice=advice) from None
     except GagpoError:
         raise
     except gymnasium.error.Error as error:
@@ -60,7 +60,8 @@ def find_spec(env_id: str) -> EnvSpec:
         choices = ", ".join(sorted([*ids, *ENVIRONMENTS.offered()]))
         registered_ids = f"known here: {choices}, and module:Name-v0 for your own"
         advice = "; ".join(filter(None, (missing_folder(env_id), registered_ids)))
-        raise UnknownEnvironment(f"environment {env_id!r}: {' '.join(str(error).split())[:200]} ({advice})") from None
+        reason = " ".join(str(error).split())[:200]
+        raise UnknownEnvironment(reason, where=f"environment {env_id!r}", advice=advice) from None
     except (Exception, SystemExit) as error:  # other people's code may raise anything
         if is_termination(error):
             raise
@@ -68,7 +69,7 @@ def find_spec(env_id: str) -> EnvSpec:
         if not isinstance(error, SyntaxError):  # which names its place
             frame = traceback.extract_tb(error.__traceback__)[-1]
             reason += f" ({PurePath(frame.filename).name}, line {frame.lineno})"
-        raise InvalidArgument(f"environment {env_id!r}: its module cannot be imported: {reason}") from error
+        raise InvalidArgument(f"its module cannot be imported: {reason}", where=f"environment {env_id!r}") from error
 
 
 def _registration(module: str, name: str) -> EnvSpec:

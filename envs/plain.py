@@ -50,14 +50,19 @@ def seed_ranges(tasks: Mapping[str, object]) -> dict[str, range]:
         seeds = range(int(match[1]), int(match[2]) + 1) if match else range(0)
         if not 0 < len(seeds) <= MAX_SEEDS:
             raise InvalidArgument(
-                f"tasks.{split} must be a range of at most {MAX_SEEDS} seeds, such as 0-999, got {value!r:.40}"
+                f"tasks.{split} must be a range of at most {MAX_SEEDS} seeds, such as 0-999, got {value!r:.40}",
+                key=f"tasks.{split}",
             )
         for (
             other_split,
             other_seeds,
         ) in ranges.items():  # ranges overlap if the later start is not after the earlier end
             if max(seeds[0], other_seeds[0]) <= min(seeds[-1], other_seeds[-1]):
-                raise InvalidArgument(f"tasks.{split} ({value}) and tasks.{other_split} share seeds: separate them")
+                raise InvalidArgument(
+                    f"tasks.{split} ({value}) and tasks.{other_split} share seeds",
+                    key=f"tasks.{split}",
+                    advice="separate them",
+                )
         ranges[split] = seeds
     return ranges
 
@@ -106,13 +111,18 @@ class PlainEnv(TextEnv):
         try:
             self.env = gymnasium.make(registration, disable_env_checker=True, **kwargs)
         except TypeError as error:
-            raise InvalidArgument(f"{self.name}: {str(error).partition(' was raised from')[0]}") from None
+            raise InvalidArgument(str(error).partition(" was raised from")[0], where=self.name) from None
         for space in ("action_space", "observation_space"):
             if getattr(self.env.unwrapped, space, None) is None:
-                raise InvalidArgument(f"{self.name} has no {space}", advice=f"set self.{space} in its __init__")
+                raise InvalidArgument(f"has no {space}", where=self.name, advice=f"set self.{space} in its __init__")
         modes = [mode for mode in self.env.metadata.get("render_modes") or () if mode == "ansi"]
         if render_mode and not modes:
-            raise InvalidArgument(f"{self.name} cannot be rendered as text: remove environment.kwargs.render_mode")
+            raise InvalidArgument(
+                "cannot be rendered as text",
+                key="render_mode",
+                where=self.name,
+                advice="remove environment.kwargs.render_mode",
+            )
         self.metadata = {"render_modes": modes}
         self._names = [" ".join(str(name).split()) for name in actions or _action_names(self.env.unwrapped)]
         self._numbered = not isinstance(self.env.action_space, spaces.Text | Text)
@@ -171,7 +181,7 @@ class PlainEnv(TextEnv):
                 continue
             self._admissible = names_of(value)
             if not self._admissible and not is_over:
-                raise InvalidArgument(f"{self.name}: info[{key!r}] allows no action, but the episode continues")
+                raise InvalidArgument(f"info[{key!r}] allows no action, but the episode continues", where=self.name)
             break
         return Outcome(text, admissible_actions=self._admissible)
 
@@ -191,7 +201,7 @@ class PlainEnv(TextEnv):
                 if number is not None and not 0 <= number < len(self._names):
                     number = None
             if number is None:
-                raise InvalidArgument(f"{self.name}: info['admissible_actions'] has no such action: {entry!r:.80}")
+                raise InvalidArgument(f"info['admissible_actions'] has no such action: {entry!r:.80}", where=self.name)
             numbers.add(number)
         return [self._names[number] for number in sorted(numbers)]
 
@@ -201,8 +211,12 @@ class PlainEnv(TextEnv):
         number = len(self._names)
         if entries.shape != (number,) or not all(entry in (0, 1) for entry in entries):
             raise InvalidArgument(
-                f"{self.name}: info['action_mask'] must have a 0 or 1 for each of the {number} actions "
-                f"(got {' '.join(str(mask).split()):.80})"
+                (
+                    f"info['action_mask'] must have a 0 or 1 for each of the {number} actions (got "
+                    f"{' '.join(str(mask).split()):.80})"
+                ),
+                key="action_mask",
+                where=self.name,
             )
         return [name for name, allowed in zip(self._names, entries, strict=True) if allowed]
 
@@ -211,12 +225,19 @@ class PlainEnv(TextEnv):
         space = self.env.action_space
         names = self._names
         if not isinstance(space, spaces.Discrete):
-            raise InvalidArgument(f"{self.name}: actions of {space!s:.80} are not supported, only Text and Discrete")
+            raise InvalidArgument(
+                f"actions of {space!s:.80} are not supported, only Text and Discrete", where=self.name
+            )
         if len(names) != space.n or len({name.casefold() for name in names}) != len(names):
             reason = f"{len(names)} names are given" if names else "it does not name them"
             raise InvalidArgument(
-                f"{self.name} has {space.n} numbered actions, and {reason}: set environment.kwargs.actions to a list "
-                f"of {space.n} different names, in their order (or -k 'actions=[left, ...]')"
+                f"has {space.n} numbered actions, and {reason}",
+                key="actions",
+                where=self.name,
+                advice=(
+                    f"set environment.kwargs.actions to a list of {space.n} different names, in their order "
+                    "(or -k 'actions=[left, ...]')"
+                ),
             )
 
 
@@ -242,11 +263,14 @@ def _require_writable(space: gymnasium.Space[Any], place: str) -> None:
     elif isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
         if np.prod(space.shape) > MAX_NUMBERS or len(space.shape) > len(_SEPARATORS[-1]):
             raise InvalidArgument(
-                f"{place} is an array of {space.shape}, too large for a text: wrap the environment, or set "
-                "environment.kwargs.render_mode=ansi if it can render as text"
+                f"is an array of {space.shape}, too large for a text",
+                where=place,
+                advice=("wrap the environment, or set environment.kwargs.render_mode=ansi if it can render as text"),
             )
     elif isinstance(space, spaces.Sequence | spaces.Graph | spaces.OneOf):
-        raise InvalidArgument(f"{place} is a {type(space).__name__}, which is not supported: wrap the environment")
+        raise InvalidArgument(
+            f"is a {type(space).__name__}, which is not supported", where=place, advice="wrap the environment"
+        )
 
 
 _SEPARATORS = ("", " ", "\n ", "\n ,")

@@ -47,7 +47,9 @@ class RewardedEnv(gymnasium.Wrapper[str, str, str, str]):
                 continue
             function = FUNCTIONS.find(name)
             if needs_token_ids(function):
-                raise InvalidArgument(f"{REWARD}: {name} needs completion_ids, which only requests of programs have")
+                raise InvalidArgument(
+                    f"{REWARD}: {name} needs completion_ids, which only requests of programs have", key=REWARD
+                )
             self._functions.append((function, weight))
         self._transcript: list[Info] = []
         self._observation = ""
@@ -110,7 +112,9 @@ def reward_weights(spec: EnvSpec, kwargs: Kwargs) -> tuple[dict[str, float], dic
     if REWARD not in kwargs or takes_reward(spec):
         return {}, dict(kwargs)
     if hasattr(creator_of(spec), "open_pool"):
-        raise InvalidArgument(f"{REWARD}: {spec.id} gets its rewards from its server", advice=f"leave {REWARD} out")
+        raise InvalidArgument(
+            f"{REWARD}: {spec.id} gets its rewards from its server", key=REWARD, advice=f"leave {REWARD} out"
+        )
     arguments = {name: value for name, value in kwargs.items() if name != REWARD}
     return _weights(kwargs[REWARD]), arguments
 
@@ -127,10 +131,12 @@ def _weights(value: object) -> dict[str, float]:
         names = dict.fromkeys(names, 1.0) if all(isinstance(name, str) for name in names) else None
     advice = f"write module:function, a list, or a mapping to weights (got {value!r:.80})"
     if not isinstance(names, Mapping) or not names:
-        raise InvalidArgument(f"{REWARD} must name functions: {advice}")
+        raise InvalidArgument(f"{REWARD} must name functions", key=REWARD, advice=advice)
     for name, weight in names.items():
         if not isinstance(name, str) or (name != ENVIRONMENT and not all(name.partition(":")[::2])):
-            raise InvalidArgument(f"{REWARD}: {name!r:.80} is no module:function: {advice}")
+            raise InvalidArgument(f"{REWARD}: {name!r:.80} is no module:function", key=REWARD, advice=advice)
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not abs(weight) <= 1e6:
-            raise InvalidArgument(f"{REWARD}: the weight of {name:.80} must be a number (got {weight!r:.40})")
+            raise InvalidArgument(
+                f"{REWARD}: the weight of {name:.80} must be a number (got {weight!r:.40})", key=REWARD
+            )
     return {name: float(weight) for name, weight in names.items()}

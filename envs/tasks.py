@@ -33,7 +33,9 @@ class EmptySplit(GagpoError, ValueError):
 def unknown_split(environment: str, split: str, splits: Iterable[str]) -> InvalidArgument:
     """The error for a split that an environment does not have."""
     advice = f"; {HELD_OUT} requires held_out, such as held_out=0.2" if split == HELD_OUT else ""
-    return InvalidArgument(f"{environment} has no split {split!r}", advice=f"choose one of {', '.join(splits)}{advice}")
+    return InvalidArgument(
+        f"has no split {split!r}", key="split", where=environment, advice=f"choose one of {', '.join(splits)}{advice}"
+    )
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class TaskSet:
     def require(self) -> TaskSet:
         """Return this set; raises :class:`EmptySplit` with the environment's advice if it is empty."""
         if not self._tasks:
-            raise EmptySplit(f"split {self.split!r} is empty. {self.advice}".strip())
+            raise EmptySplit(f"split {self.split!r} is empty", key="split", advice=self.advice or None)
         return self
 
     def draw(self, rng: np.random.Generator) -> Task:

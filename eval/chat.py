@@ -41,7 +41,9 @@ def chat_source(request: EvaluationRequest) -> ChatSource:
         GagpoError: the model cannot be loaded, or its run names code that the user has not allowed to run.
     """
     if request.served or request.model in WEIGHTLESS:
-        raise InvalidArgument(f"{request.model} has no weights here: name a run, a model folder or a hub model")
+        raise InvalidArgument(
+            f"{request.model} has no weights here", key="model", advice="name a run, a model folder or a hub model"
+        )
     sources = OptionSources.of(request)
     if sources.run is None:
         require_model(request.model)

@@ -157,7 +157,7 @@ def compare_results(results: Mapping[str, EvalResult], pass_at: Sequence[int] | 
         InvalidArgument: there are fewer than two results, or fewer episodes per task than a k.
     """
     if len(results) < 2:
-        raise InvalidArgument(f"a comparison needs at least two results, got {len(results)}")
+        raise InvalidArgument(f"a comparison needs at least two results, got {len(results)}", key="results")
     (baseline, first), *remaining = results.items()
     for label, other in remaining:
         require_same_task_set(baseline, first, label, other)

@@ -71,7 +71,9 @@ def conditions_of(request: EvaluationRequest, run: RunSettings | None, like: Run
         environment = env.id if env else None
     if environment is None:
         not_a_run = "" if request.model in WEIGHTLESS else f"{request.model} is no run here, so "
-        raise SettingsError(f"{not_a_run}name the environment with --env, or a run to take it from with --like")
+        raise SettingsError(
+            f"{not_a_run}name the environment with --env, or a run to take it from with --like", key="--env"
+        )
     splits: Sequence[str] = ()
     kwargs: Mapping[str, object] = {}
     if tasks_from and env and env.id == environment:  # those of another environment do not apply
@@ -107,7 +109,9 @@ def _in_one_env(request: EvaluationRequest, settings: RunSettings | None) -> Run
     matching = [env for env in settings.all_environments if env.environment.id == request.environment]
     if len(matching) != 1:
         names = ", ".join(names_of(settings))
-        raise SettingsError(f"run {settings.name!r} has several environments: name one with --env ({names})")
+        raise SettingsError(
+            f"run {settings.name!r} has several environments", key="--env", advice=f"name one with --env ({names})"
+        )
     return settings.alone(matching[0])
 
 

@@ -150,7 +150,9 @@ def metric_panel(groups: Mapping[str, Sequence[Run]], metric: str, x: str, smoot
     names = sorted({name for run in runs for row in run.metrics for name in row})
     if metric not in names:
         raise InvalidArgument(
-            f"--y {metric!r:.60}: no run has logged it; {hint(metric, names)}; logged: {', '.join(names) or 'nothing'}"
+            f"--y {metric!r:.60}: no run has logged it",
+            key="--y",
+            advice=f"{hint(metric, names)}; logged: {', '.join(names) or 'nothing'}",
         )
     lines = {label: training_lines(group, x, smooth, metric) for label, group in groups.items()}
     if not any(line[0] for seeds in lines.values() for line in seeds):

@@ -168,7 +168,7 @@ def read_episode_file(path: Path) -> tuple[list[EpisodeRecord], list[str]]:
     except OSError as error:
         raise BadResult(f"cannot be read ({error.strerror})", where=path) from None
     if problems and not episodes:
-        raise BadResult(f"{path} holds no episodes of this project: {problems[0]}")
+        raise BadResult(f"holds no episodes of this project: {problems[0]}", where=path)
     return episodes, problems
 
 

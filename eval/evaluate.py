@@ -133,7 +133,7 @@ def require_finished_episode(result: EvalResult, episodes: Sequence[Episode], la
     """Raise GagpoError if every episode failed in its environment. label: begins the message."""
     if result.failed == result.episodes:
         count = f"all {result.episodes} episodes" if result.episodes > 1 else "the only episode"
-        raise GagpoError(f"{label}: {count} failed in the environment: {first_failure(episodes)}")
+        raise GagpoError(f"{count} failed in the environment: {first_failure(episodes)}", where=label)
 
 
 @dataclass(frozen=True)

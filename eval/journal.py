@@ -112,14 +112,14 @@ class Journal:
         length = 0
         for record, end in _whole_lines(self._file):
             if not length and record != {"format": FORMAT, "key": self.key}:
-                raise JournalError(f"{self.path} holds another evaluation", advice="move it away")
+                raise JournalError("holds another evaluation", where=self.path, advice="move it away")
             if "episode" in record:
                 episode = _episode(record["episode"], str(self.path))
                 self.episodes.setdefault((episode.task, episode.sample), episode)
             self._add(validated(dict[str, FiniteFloat], record.get("spent", {}), str(self.path)))
             length = end
         if not length and self._file.seek(0, os.SEEK_END) > 0 and not self._torn_head():
-            raise JournalError(f"{self.path} is not a journal of evaluations", advice="move it away")
+            raise JournalError("is not a journal of evaluations", where=self.path, advice="move it away")
         self._file.seek(length)
         return length
 
@@ -141,7 +141,7 @@ def read_journal(path: Path) -> tuple[dict[str, Any], Iterator[Episode]]:
     with path.open("rb") as file:
         head, _ = next(_whole_lines(file), ({}, 0))
     if head.get("format") != FORMAT or not isinstance(head.get("key"), dict):
-        raise JournalError(f"{path} is not a journal of evaluations")
+        raise JournalError("is not a journal of evaluations", where=path)
     return head["key"], _episodes(path)
 
 
@@ -175,5 +175,5 @@ def _whole_lines(file: BinaryIO) -> Iterator[tuple[dict[str, Any], int]]:
         end += len(line)
         record = parse(text.decode(errors="replace"), file.name)
         if not isinstance(record, dict):
-            raise JournalError(f"{file.name} holds a line that is not a record", advice="move it away")
+            raise JournalError("holds a line that is not a record", where=file.name, advice="move it away")
         yield record, end

@@ -62,7 +62,9 @@ def request_of(model: str, **options: Any) -> EvaluationRequest:
 def measure(request: EvaluationRequest) -> EvaluationOutcome:
     """As :func:`evaluate`, with the episodes, the journal and the cost."""
     if request.suite is not None:
-        raise InvalidArgument("a suite has several results: use `gagpo eval --suite`, or evaluate each task set")
+        raise InvalidArgument(
+            "a suite has several results", advice="use `gagpo eval --suite`, or evaluate each task set"
+        )
     sources = OptionSources.of(request)
     has_weights = not request.served and request.model not in WEIGHTLESS
     if sources.run is None and has_weights:
@@ -154,7 +156,8 @@ def _engine_with(request: EvaluationRequest) -> EngineSettings:
     for override in request.overrides:
         if not override.startswith("engine") or request.served or request.model in WEIGHTLESS:
             raise SettingsError(
-                f"override {override!r:.80} changes a run or a config, and {request.model} is none: add --like CONFIG"
+                f"override {override!r:.80} changes a run or a config, and {request.model} is none",
+                advice="add --like CONFIG",
             )
     if not request.overrides:
         return EngineSettings()
@@ -226,7 +229,9 @@ def weights_of(request: EvaluationRequest, sources: OptionSources) -> tuple[str,
         return folder_of(request.model), request.model
     if request.revision is not None:
         raise SettingsError(
-            f"revision {request.revision!r} does not apply to the run {request.model}: name a checkpoint with @"
+            f"revision {request.revision!r} does not apply to the run {request.model}",
+            key="revision",
+            advice="name a checkpoint with @",
         )
     if is_starter(request.model):
         return folder_of(request.model), request.model
@@ -244,11 +249,11 @@ def _require_expert(environment: str, kwargs: dict[str, object], task: str) -> N
     except (Exception, SystemExit) as error:  # an environment may fail in any way
         if is_termination(error):
             raise
-        raise SettingsError(f"{environment} cannot start task {task!r:.80}: {describe(error)}") from error
+        raise SettingsError(f"cannot start task {task!r:.80}: {describe(error)}", where=environment) from error
     finally:
         env.close()
     if info.get("expert_action") is None:
-        raise SettingsError(f"{environment} has no expert: evaluate `random` or a model instead")
+        raise SettingsError("has no expert", where=environment, advice="evaluate `random` or a model instead")
 
 
 def _language_agent(

@@ -315,7 +315,7 @@ class EvalResult:
         result = validated(cls, document, name)
         complaint = result._contradiction(head.summary.successes)
         if complaint:
-            raise BadResult(f"{name}: key {complaint}", key=name)
+            raise BadResult(f"key {complaint}", where=name)
         return result
 
     def save(self, path: Path) -> None:
@@ -400,7 +400,9 @@ def _require_episodes(label: str, tries: int, pass_at: Sequence[int]) -> None:
     if pass_at and max(pass_at) > tries:
         tries_in_words = "1 episode" if tries == 1 else f"{tries} episodes"
         advice = f"evaluate it with --episodes-per-task {max(pass_at)}, or choose at most {tries}"
-        raise InvalidArgument(f"--pass-at {max(pass_at)}: {label} has {tries_in_words} per task", advice=advice)
+        raise InvalidArgument(
+            f"--pass-at {max(pass_at)}: {label} has {tries_in_words} per task", key="--pass-at", advice=advice
+        )
 
 
 def by_name_and_k(measures: Iterable[Measure], record: Callable[[Measure], T]) -> dict[str, dict[str, T]]:

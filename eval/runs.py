@@ -199,7 +199,7 @@ def group_runs(runs: Sequence[str | Path]) -> dict[str, list[Run]]:
             label = ""
             folder = text
         elif not label.strip():
-            raise InvalidArgument(f"{text!r} has no label: write LABEL=FOLDER or just the folder")
+            raise InvalidArgument(f"{text!r} has no label", advice="write LABEL=FOLDER or just the folder")
         run = load_run(Path(folder))
         groups.setdefault(label.strip() or run.label, []).append(run)
     return groups

@@ -25,7 +25,9 @@ def evaluate_served(prepared: PreparedEvaluation) -> EvaluationOutcome:
     conditions = prepared.conditions
     env = prepared.env
     if getattr(env, "sends_requests", False):
-        raise InvalidArgument(f"{conditions.environment} needs a model whose tokens gagpo samples, not one at a server")
+        raise InvalidArgument(
+            "needs a model whose tokens gagpo samples, not one at a server", where=conditions.environment
+        )
     api = request.server or ApiSettings(request.model.removeprefix(PREFIX))
     chat = ChatSettings(
         conditions.context.prompt,

@@ -375,7 +375,7 @@ def pass_at_k(tries: int, successes: int, k: int) -> float:
 
 def _two_sided(level: float) -> float:
     if not 0.0 < level < 1.0:
-        raise InvalidArgument(f"a confidence level must lie strictly between 0 and 1, got {level}")
+        raise InvalidArgument(f"a confidence level must lie strictly between 0 and 1, got {level}", key="level")
     return NormalDist().inv_cdf((1 + level) / 2)
 
 

@@ -160,7 +160,7 @@ class Study:
         for label in labels:
             if any(count > 1 for (name, _), count in seeds.items() if name == label):
                 raise InvalidArgument(
-                    f"{label}: two runs have the same seed", advice="name methods as LABEL=FOLDER to tell them apart"
+                    "two runs have the same seed", where=label, advice="name methods as LABEL=FOLDER to tell them apart"
                 )
         alone = len(labels) == 1 and all(row.before is not None for row in rows)
         by_label = sorted(rows, key=lambda row: labels.index(row.label))

@@ -87,5 +87,6 @@ def _require_stored(row: RunRow, k: int) -> None:
         available = ", ".join(stored) or "none"
         raise InvalidArgument(
             f"--pass-at {k}: {row.label}, seed {row.seed}, has no pass@{k} (stored k: {available})",
+            key="--pass-at",
             advice="give its run folder, evaluated with enough episodes per task",
         )

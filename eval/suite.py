@@ -70,7 +70,7 @@ def _read_file(suite: str) -> dict[str, SuiteEntry]:
         try:
             entries[name] = SuiteEntry.model_validate(values)
         except ValidationError as error:
-            raise InvalidArgument(explain(error, SuiteEntry.model_fields, f"{path}: {name}")) from None
+            raise explain(error, SuiteEntry.model_fields, f"{path}: {name}") from None
     if not entries:
         raise InvalidArgument("must list at least one task set", where=path)
     return entries

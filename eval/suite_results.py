@@ -115,7 +115,7 @@ class SuiteResult:
             results[name] = EvalResult.load(file)
             if digest_of(file) != entry.sha256:
                 raise BadResult(
-                    f"{file} is not the result that {path} names: its SHA-256 differs", advice="evaluate again"
+                    f"is not the result that {path} names: its SHA-256 differs", where=file, advice="evaluate again"
                 )
         return cls(document.suite, results)
 
@@ -204,7 +204,7 @@ def compare_suites(paths: Sequence[Path]) -> SuiteComparison:
     for path in paths:
         if not is_suite(path):
             raise InvalidArgument(
-                f"{path} has no results of a suite", advice="compare suites with suites, or single results"
+                "has no results of a suite", where=path, advice="compare suites with suites, or single results"
             )
     stems = {path.stem for path in paths}
     labels = [path.stem if len(stems) == len(paths) else str(path).removesuffix(".json") for path in paths]

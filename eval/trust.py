@@ -88,4 +88,4 @@ def require_engine_trust(run: Path, engine: EngineSettings) -> None:
 def untrusted(run: Path, code: str, *otherwise: str) -> UntrustedCode:
     """The error about code that ``run`` names. otherwise: what the user may do instead of giving consent."""
     advice = ", or ".join(["read that code, then add --trust-remote-code", *otherwise])
-    return UntrustedCode(f"the settings of {run} name {code}, which is not part of gagpo: {advice}")
+    return UntrustedCode(f"name {code}, which is not part of gagpo", where=f"the settings of {run}", advice=advice)

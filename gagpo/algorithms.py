@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 from gagpo.base import renamed
 from gagpo.base.errors import InvalidArgument
 from gagpo.base.nearest import hint
-from gagpo.base.options import Options, by_name, problems, sentence
+from gagpo.base.options import Options, by_name, faults, joined
 from gagpo.controllers import ControllerSettings
 from gagpo.credit import CREDITS, AnyCredit, CreditSettings
 from gagpo.credit.gagpo import Gagpo
@@ -231,8 +231,7 @@ def load(name: str, changes: Mapping[str, object] | None = None) -> Algorithm:
     try:
         return Algorithm.model_validate({**(changes or {}), "preset": name})
     except ValidationError as error:
-        lines = [sentence(f"algorithm.{key}", message) if key else message for key, message, _ in problems(error)]
-        raise InvalidArgument("; ".join(lines)) from None
+        raise joined(faults(error, Algorithm.model_fields, prefix="algorithm.")) from None
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Cells:

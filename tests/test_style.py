@@ -108,3 +108,42 @@ def test_documented_parameters_are_those_of_the_functions():
     functions = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     parameters = {(node.name, name) for node in functions for name in bound(node)}
     assert [pair for tree in trees.values() for pair in cross_references(tree) if pair not in parameters] == []
+
+
+# Tests of errors ------------------------------------------------------------------------------------------------------
+
+READ_BY_MODELS = {"CallError", "GatewayError"}
+"""Errors whose wording is the observation of a model or the answer to a program."""
+PROSE = re.compile(r"(?<![\w.'`/=:-])[a-z]{2,}(?![\w.'`/=-])")
+
+
+def own_errors():
+    """The names of the product's errors that have parts."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in budgets.python_files(budgets.PRODUCT)]
+    classes = {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    names = {"GagpoError"}
+    while more := {name for name, node in classes.items() if names & set(map(ast.unparse, node.bases))} - names:
+        names |= more
+    return names - READ_BY_MODELS
+
+
+def matched_sentences(tree, errors):
+    """The literals of ``match=`` with more than three words of prose, of ``errors``."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args and node.keywords]
+    raises = [node for node in calls if errors & set(re.findall(r"\w+", ast.unparse(node.args[0])))]
+    patterns = [keyword.value for node in raises for keyword in node.keywords if keyword.arg == "match"]
+    texts = ["".join(getattr(node, "value", "") for node in ast.walk(each) if is_text(node)) for each in patterns]
+    return [text for text in texts if len(PROSE.findall(text)) > 3]
+
+
+def is_text(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def test_errors_are_asked_for_parts_and_not_for_sentences():
+    wrong = "with pytest.raises({}, match=f'{{path}} is not a thing that can be read'): pass"
+    assert len(matched_sentences(ast.parse(wrong.format("(KeyError, GagpoError)")), {"GagpoError"})) == 1
+    assert matched_sentences(ast.parse(wrong.format("KeyError")), {"GagpoError"}) == []
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (budgets.ROOT / "tests").rglob("test_*.py")}
+    errors = own_errors()
+    assert [(path.name, text) for path, tree in trees.items() for text in matched_sentences(tree, errors)] == []

@@ -224,7 +224,9 @@ class ApiClient:
         settings = self.settings
         task = asyncio.current_task()
         if settings.limit_cost is not None and self.spent.cost >= settings.limit_cost:
-            raise _Stopped(ApiError(f"${self.spent.cost:.2f} is spent, the limit is ${settings.limit_cost:.2f}"))
+            raise _Stopped(
+                ApiError(f"${self.spent.cost:.2f} is spent, the limit is ${settings.limit_cost:.2f}", key="limit_cost")
+            )
         if self._closed:
             raise _Stopped(ApiError("the client is closed"))
         self._sending.add(task)
@@ -321,7 +323,9 @@ def _encodable(messages: Messages) -> list[dict[str, Any]]:
 def _key(settings: ApiSettings) -> str:
     key = os.environ.get(settings.key_variable, "").strip() or ("none" if settings.base_url else "")
     if not key:
-        raise InvalidArgument(f"set {settings.key_variable}, or name a server with --base-url")
+        raise InvalidArgument(
+            f"set {settings.key_variable}, or name a server with --base-url", key=settings.key_variable
+        )
     if not (key.isascii() and key.isprintable()):
-        raise InvalidArgument(f"{settings.key_variable} holds characters that no key has")
+        raise InvalidArgument(f"{settings.key_variable} holds characters that no key has", key=settings.key_variable)
     return key

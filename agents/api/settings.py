@@ -58,17 +58,21 @@ class ApiSettings:
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise InvalidArgument(f"name the model, as in {PREFIX}MODEL")
+            raise InvalidArgument(f"name the model, as in {PREFIX}MODEL", key="model")
         if self.attempts < 1 or self.timeout <= 0:
             raise InvalidArgument("attempts and timeout must be positive")
         for name, value in vars(self).items():
             if isinstance(value, float | int) and not 0 <= value < float("inf"):
                 raise InvalidArgument(f"{name} must be a finite number of at least 0, got {value}", key=name)
         if self.limit_cost is not None and not (self.input_price or self.output_price):
-            raise InvalidArgument("a limit on the cost needs prices: give --price-in and --price-out")
+            raise InvalidArgument(
+                "a limit on the cost needs prices", key="limit_cost", advice="give --price-in and --price-out"
+            )
         if self.base_url is not None and not _is_address(self.base_url):
             raise InvalidArgument(
-                f"{self.base_url!r:.80} is not an http address of a server, such as http://127.0.0.1:8000/v1"
+                f"{self.base_url!r:.80} is not an http address of a server",
+                key="base_url",
+                advice="give one such as http://127.0.0.1:8000/v1",
             )
 
     @property

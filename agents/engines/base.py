@@ -157,9 +157,12 @@ def require_stop(engine: Engine, stop: Sequence[str]) -> None:
     """Raise InvalidArgument for stop strings that ``engine`` cannot end a response at, to the token."""
     if stop and not getattr(engine, "takes_stop", False):
         raise InvalidArgument(
-            f"context.prompt.stop: {type(engine).__name__} samples token ids and cannot stop at the string "
-            f"{stop[0]!r:.80}: remove stop from the prompt, or set engine=transformers",
+            (
+                f"context.prompt.stop: {type(engine).__name__} samples token ids and cannot stop at the "
+                f"string {stop[0]!r:.80}"
+            ),
             key="context.prompt.stop",
+            advice="remove stop from the prompt, or set engine=transformers",
         )
 
 
@@ -209,11 +212,11 @@ class ModelEngine(Engine):
 
     def _require_room(self, requests: Sequence[Request], sampling: Sampling) -> None:
         if not self._ready:
-            raise InvalidArgument("the engine is asleep: wake it and load its weights first")
+            raise InvalidArgument("the engine is asleep", advice="wake it and load its weights first")
         longest = max(len(request.prompt_ids) + sampling.limit(request) for request in requests)
         if longest > self.max_length:
             raise InvalidArgument(
-                f"prompt and max_tokens need {longest} tokens, the model's limit is {self.max_length}"
+                f"prompt and max_tokens need {longest} tokens, the model's limit is {self.max_length}", key="max_tokens"
             )
 
 

@@ -112,7 +112,9 @@ class GeneralEngine(TransformersEngine):
             if getattr(out, name, None) is not None:
                 state[name] = getattr(out, name)
         if not state:
-            raise ModelError(f"{type(self.model).__name__} returns no cache", advice=f"sample with {serving_engine()}")
+            raise ModelError(
+                "returns no cache", where=type(self.model).__name__, advice=f"sample with {serving_engine()}"
+            )
         logits_BLV: torch.Tensor = out.logits.float()
         return logits_BLV
 

@@ -20,7 +20,9 @@ class IdleEngine(ModelEngine):
     def submit(self, requests: Sequence[Request], sampling: Sampling) -> None:
         """Raise InvalidArgument for any request."""
         if requests:
-            raise InvalidArgument("this rank does not sample: with rollout.ahead the first rank samples for all")
+            raise InvalidArgument(
+                "this rank does not sample: with rollout.ahead the first rank samples for all", key="rollout.ahead"
+            )
 
     def collect(self, timeout: float | None = None) -> list[Finished]:
         return []

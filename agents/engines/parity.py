@@ -167,16 +167,22 @@ class ParityCheck:
         if self.exact:
             if not gap.error <= TOLERANCE:
                 raise ModelError(
-                    f"{server}: log-probabilities are {gap.error:.2g} away from those of {name}: it does not reproduce "
-                    "this model",
+                    (
+                        f"log-probabilities are {gap.error:.2g} away from those of {name}: it does not reproduce "
+                        "this model"
+                    ),
+                    where=server,
                     advice="use engine: transformers",
                 )
             return
         limit = 10 * NOISE if self._first_kl is None else max(NOISE, RISE * self._first_kl)
         if not gap.kl <= limit:
             raise ModelError(
-                f"{server} in {self.dtype} is a KL of {gap.kl:.2g} away from {name}, where rounding explains "
-                f"{limit:.2g}: it did not load the new weights",
+                (
+                    f"in {self.dtype} is a KL of {gap.kl:.2g} away from {name}, where rounding explains "
+                    f"{limit:.2g}: it did not load the new weights"
+                ),
+                where=server,
                 advice="use engine: transformers",
             )
         self._first_kl = gap.kl if self._first_kl is None else self._first_kl

@@ -23,8 +23,11 @@ def _require_options(entry: Any, title: str) -> None:
     """Raise InvalidArgument unless a registered object is a class of options."""
     if not isinstance(entry, type) or not issubclass(entry, EngineOptions):
         raise InvalidArgument(
-            f"{title} is not a class of options: derive one from {EngineOptions.__module__}.EngineOptions, with a "
-            "method build(inputs) that returns the engine"
+            f"{title} is not a class of options",
+            advice=(
+                f"derive one from {EngineOptions.__module__}.EngineOptions, with a method build(inputs) "
+                "that returns the engine"
+            ),
         )
 
 
@@ -46,15 +49,16 @@ def engine_options(name: str, values: Mapping[str, Any] | None = None) -> Engine
     """The options of the engine called ``name``. Raises: InvalidArgument naming wrong options and the nearest ones."""
     options_class = ENGINES.find(name)
     if options_class.build is EngineOptions.build:
-        raise InvalidArgument(f"engine {name} has no method build(inputs) that returns the engine: add it to the class")
+        raise InvalidArgument(
+            f"engine {name} has no method build(inputs) that returns the engine", advice="add it to the class"
+        )
     for option in values or {}:
         if reason := renamed.replacement(renamed.ARGUMENTS.get(name, {}), option, "option"):
-            raise InvalidArgument(f"engine {name}: {reason}")
+            raise InvalidArgument(reason, key=option, where=f"engine {name}")
     try:
         return options_class.model_validate(dict(values or {}))
     except ValidationError as error:
-        fields = options_class.model_fields
-        raise InvalidArgument(explain(error, fields, f"engine {name}")) from None
+        raise explain(error, options_class.model_fields, f"engine {name}") from None
 
 
 class StoredOptions(EngineOptions):

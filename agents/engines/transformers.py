@@ -125,7 +125,7 @@ class TransformersEngine(ModelEngine):
         """Take new weights; a shared module has them already, so only the caches are dropped."""
         self._require_idle()
         if self._freed:
-            raise InvalidArgument("the engine is asleep: wake it before it takes weights")
+            raise InvalidArgument("the engine is asleep", advice="wake it before it takes weights")
         copy_tensors(self.model, tensors)
         self._ready = True
         self._clear_caches()
@@ -172,7 +172,7 @@ class TransformersEngine(ModelEngine):
         sessions = [row.request.session for row in (*self._new, *self._rows)]
         sessions += [request.session for request in requests]
         if len(set(sessions)) != len(sessions):  # both would write into one slot of the cache
-            raise InvalidArgument("two requests belong to the same session")
+            raise InvalidArgument("two requests belong to the same session", key="session")
         self._new += [DecodingRow(request, sampling) for request in requests]
 
     def collect(self, timeout: float | None = None) -> list[Finished]:

@@ -75,11 +75,13 @@ def parity(
     """
     if steps < 1 or steps_per_game < 10:
         raise InvalidArgument(
-            f"steps must be positive and steps_per_game at least 10, got {steps} and {steps_per_game}"
+            f"steps must be positive and steps_per_game at least 10, got {steps} and {steps_per_game}", key="steps"
         )
     unknown = [name for name in variants if name not in VARIANTS]
     if unknown or not variants:
-        raise InvalidArgument(f"unknown variant {unknown[:1]}; choose among {', '.join(VARIANTS)}")
+        raise InvalidArgument(
+            f"unknown variant {unknown[:1]}", key="variants", advice=f"choose among {', '.join(VARIANTS)}"
+        )
     started = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="parity-"))
     try:
@@ -150,7 +152,7 @@ def _read_journal(journal: Path | None) -> dict[Job, GameParity]:
                 unit = GameParity(**json.loads(line))
             except (ValueError, TypeError):
                 raise InvalidArgument(
-                    f"{journal}, line {number}: not a finished unit; delete the line or the file"
+                    "not a finished unit", where=f"{journal}, line {number}", advice="delete the line or the file"
                 ) from None
             found[unit.game, unit.variant] = unit
     return found

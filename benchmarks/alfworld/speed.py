@@ -53,7 +53,9 @@ def bench(
     """
     unknown = [name for name in engines if name not in ENGINES]
     if unknown:
-        raise InvalidArgument(f"unknown engine {unknown[0]!r}; choose among {', '.join(ENGINES)}")
+        raise InvalidArgument(
+            f"unknown engine {unknown[0]!r}", key="engines", advice=f"choose among {', '.join(ENGINES)}"
+        )
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         files = [str(game) for game in games] if games is not None else _generated(Path(folder), seed)
         results: dict[str, list[dict[str, float]]] = {name: [] for name in engines}

@@ -62,8 +62,9 @@ def compose(model: str) -> Composed:
         if folder is None:
             choices = ", ".join(pretrained.MODELS)
             raise InvalidArgument(
-                f"{model} is no adapter on a pretrained model: {name} has no adapter; train with sft.lora or lora.rank "
-                f"from {choices}"
+                f"is no adapter on a pretrained model: {name} has no adapter",
+                where=model,
+                advice=f"train with sft.lora or lora.rank from {choices}",
             )
         stages.append(folder)
         name, _ = adapters.base_of(folder)
@@ -71,11 +72,13 @@ def compose(model: str) -> Composed:
     for folder in stages:
         config = adapters.config_of(folder)
         if config.fan_in_fan_out:
-            raise InvalidArgument(f"{folder}: its layers hold transposed matrices, which are not packed")
+            raise InvalidArgument("its layers hold transposed matrices, which are not packed", where=folder)
         for layer, (matrix_a, matrix_b) in factors_of(folder).items():
             layers.setdefault(layer, []).append((matrix_a.float(), matrix_b.float() * (config.alpha / config.rank)))
     if len({len(pairs) for pairs in layers.values()}) > 1:
-        raise InvalidArgument(f"the stages of {model} adapt different layers: train them with the same lora.targets")
+        raise InvalidArgument(
+            f"the stages of {model} adapt different layers", advice="train them with the same lora.targets"
+        )
     return Composed(
         name,
         {
@@ -119,7 +122,9 @@ def _packed(name: str, tensor: Tensor, bits: int) -> Tensor:
     rounded = round_rows(tensor, bits)
     half = rounded.half()
     if not torch.equal(half.float(), rounded):
-        raise InvalidArgument(f"{name}: values of {bits} bits do not fit half precision; choose fewer --bits")
+        raise InvalidArgument(
+            f"values of {bits} bits do not fit half precision", key="--bits", where=name, advice="choose fewer --bits"
+        )
     return half
 
 
@@ -128,7 +133,7 @@ def _require_same_tokenizer(model: str, base: str) -> None:
     same_tokens = tokenizer.get_vocab() == base_tokenizer.get_vocab()
     if not same_tokens or tokenizer.chat_template != base_tokenizer.chat_template:
         raise InvalidArgument(
-            f"{model} has another tokenizer or chat template than {base}, which its starter would use"
+            f"has another tokenizer or chat template than {base}, which its starter would use", where=model
         )
 
 

@@ -28,9 +28,9 @@ def average(models: Sequence[str], folder: Path) -> Path:
     that exists.
     """
     if len(models) < 2:
-        raise InvalidArgument(f"a mean needs two models, got {len(models)}")
+        raise InvalidArgument(f"a mean needs two models, got {len(models)}", key="models")
     if folder.exists():
-        raise InvalidArgument(f"{folder} exists; name another folder or delete it")
+        raise InvalidArgument("exists already", where=folder, advice="name another folder or delete it")
     reader = _read_adapter if all(adapter_of(name) for name in models) else _read_model
     mean, tokenizer = reader(models[0]), load_tokenizer(models[0])
     weights = _trained(mean)
@@ -39,17 +39,17 @@ def average(models: Sequence[str], folder: Path) -> Path:
         following = reader(name)
         if following.base != mean.base:
             raise InvalidArgument(
-                f"{name} has an adapter on another base than {models[0]}: there is no mean of the two"
+                f"has an adapter on another base than {models[0]}: there is no mean of the two", where=name
             )
         if following.base and _scale(name) != _scale(models[0]):
             raise InvalidArgument(
-                f"{name} scales its adapter differently from {models[0]}: there is no mean of the two"
+                f"scales its adapter differently from {models[0]}: there is no mean of the two", where=name
             )
         other = _trained(following)
         if {key: x.shape for key, x in other.items()} != {key: x.shape for key, x in weights.items()}:
-            raise InvalidArgument(f"{name} has other weights than {models[0]}: there is no mean of the two")
+            raise InvalidArgument(f"has other weights than {models[0]}: there is no mean of the two", where=name)
         if load_tokenizer(name).get_vocab() != tokenizer.get_vocab():
-            raise InvalidArgument(f"{name} has another tokenizer than {models[0]}: there is no mean of the two")
+            raise InvalidArgument(f"has another tokenizer than {models[0]}: there is no mean of the two", where=name)
         for key, x in weights.items():
             x.add_((other[key] - x) / number)
     mean.save(tokenizer, folder, {})

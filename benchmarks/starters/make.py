@@ -64,7 +64,7 @@ def make(recipe: Recipe, quiet: bool = False) -> Path:
     require_same_recipe(work, settings)
     begun = work / "start" / EXTRAS
     if begun.exists() and begun.read_text(encoding="utf-8") != recipe.extras.model_dump_json():
-        raise InvalidArgument(f"{work} was begun with another recipe; delete it to start again")
+        raise InvalidArgument("was begun with another recipe", where=work, advice="delete it to start again")
     losses = trained(recipe, work, quiet)
     print(f"{folder}: loss {losses[-1]:.3f} after {len(losses)} steps")
     shutil.rmtree(work)

@@ -16,7 +16,7 @@ from gagpo.data import Turn
 def require_probability(name: str, value: float) -> None:
     """Raise :class:`InvalidArgument` for anything outside [0, 1]."""
     if not 0 <= value <= 1:
-        raise InvalidArgument(f"{name} is a probability, got {value}")
+        raise InvalidArgument(f"{name} is a probability, got {value}", key=name)
 
 
 class StubbornExpert(ExpertAgent):

@@ -116,14 +116,18 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     known = read_mapping(FOLDER / "recipes.yaml")
     extras = Extras.model_validate(known.get(path.stem, {}))
     if settings.sft is None:
-        raise InvalidArgument(f"{path} has no section 'sft'")
+        raise InvalidArgument("has no section 'sft'", key="sft", where=path)
     if extras.corrected and settings.sft.base_model is None:
-        raise InvalidArgument(f"{path}: corrected episodes are played by sft.base_model, which is not set")
+        raise InvalidArgument(
+            "corrected episodes are played by sft.base_model, which is not set", key="sft.base_model", where=path
+        )
     if extras.corrected + (settings.sft.mistake_rate or 0.0) > 1:
-        raise InvalidArgument(f"{path}: corrected and sft.mistake_rate are shares of one whole")
+        raise InvalidArgument(
+            "corrected and sft.mistake_rate are shares of one whole", key="sft.mistake_rate", where=path
+        )
     unset = {"optimizer": "muon", "learning_rate": 4e-3, "observations": 0.3}  # what the stages were made with
     added = {key: value for key, value in unset.items() if getattr(settings.sft, key) is None}
     recipe = Recipe(settings.model_copy(update={"sft": settings.sft.model_copy(update=added)}), extras)
     if any(variant.renamed and variant.kwargs.get("texts", "template") != "template" for variant in recipe.variants):
-        raise InvalidArgument(f"{path}: renamed things need texts: template, whose tasks name what is seen")
+        raise InvalidArgument("renamed things need texts: template, whose tasks name what is seen", where=path)
     return recipe

@@ -95,7 +95,9 @@ def ship(
         (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
         size = sum(path.stat().st_size for path in fresh.iterdir())
         if size > limit:
-            raise TooLarge(f"{model} would take {size / 1e6:.1f} MB; a starter may have {limit / 1e6:.0f}")
+            raise TooLarge(
+                f"would take {size / 1000000.0:.1f} MB; a starter may have {limit / 1000000.0:.0f}", where=model
+            )
     return target
 
 

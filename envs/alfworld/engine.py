@@ -89,7 +89,9 @@ def read_json(path: Path) -> tuple[object, bytes]:
     except UnicodeDecodeError as error:
         raise BrokenGame(f"byte {error.start} is not UTF-8", where=path) from None
     except json.JSONDecodeError as error:
-        raise BrokenGame(f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from None
+        raise BrokenGame(
+            f"not JSON ({error.msg})", where=f"{path}, line {error.lineno}, column {error.colno}"
+        ) from None
     except RecursionError:
         raise BrokenGame("JSON nested too deeply", where=path) from None
     except ValueError as error:  # an integer of more than 4,300 digits

@@ -35,15 +35,15 @@ def call(function: str, *arguments: Any, timeout: float, hash_seed: int | None =
     try:
         answer = json.loads(child.ask(json.dumps([function, arguments]), timeout))
     except ChildLate:
-        raise FreshProcessFailed(f"{function} took more than {timeout:g} s in a fresh process") from None
+        raise FreshProcessFailed(f"took more than {timeout:g} s in a fresh process", where=function) from None
     except ChildEnded as error:
-        raise FreshProcessFailed(f"{function} failed in a fresh process: exit status {error.status}") from None
+        raise FreshProcessFailed(f"failed in a fresh process: exit status {error.status}", where=function) from None
     except ChildFailed as error:
-        raise FreshProcessFailed(f"{function} failed: {error}") from None
+        raise FreshProcessFailed(f"failed: {error}", where=function) from None
     finally:
         child.close()
     if "error" in answer:
-        raise FreshProcessFailed(f"{function} failed in a fresh process: {answer['error']}")
+        raise FreshProcessFailed(f"failed in a fresh process: {answer['error']}", where=function)
     return answer["result"]
 
 

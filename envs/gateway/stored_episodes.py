@@ -18,7 +18,8 @@ def require_no_program(source: Path, info: Mapping[str, object]) -> None:
     """
     if all(count in info for count in COUNTS):
         raise InvalidArgument(
-            f"{source} holds episodes of an agent program, which do not say which request continues which",
+            "holds episodes of an agent program, which do not say which request continues which",
+            where=source,
             advice=(
                 "imitate its successes with algorithm=rejection_sampling, or write its conversations in a reward "
                 "function, which gets the transcript"

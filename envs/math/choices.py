@@ -116,11 +116,11 @@ def _of_value(value: object, name: str) -> _Options:
         texts = value
         labels = None
     if not isinstance(texts, list | tuple):
-        raise InvalidArgument(f"column {name!r} must be a list of options (got {type(value).__name__})")
+        raise InvalidArgument(f"column {name!r} must be a list of options (got {type(value).__name__})", key=name)
     if labels is None:
         labels = [LETTERS[number : number + 1] for number in range(len(texts))]
     if not isinstance(labels, list | tuple) or len(labels) != len(texts):
-        raise InvalidArgument(f"column {name!r} must have one label for each option")
+        raise InvalidArgument(f"column {name!r} must have one label for each option", key=name)
     return _Options([_text(text) for text in texts], [_text(label) for label in labels])
 
 
@@ -147,7 +147,7 @@ def _separate_columns(columns: Mapping[str, object], question: str) -> tuple[_Op
         key=lambda text: hashlib.sha256(f"{question}\0{text}".encode(errors="replace")).digest(),
     )
     if texts.count(right) > 1:
-        raise InvalidArgument(f"column {name!r} is also one of the wrong answers")
+        raise InvalidArgument(f"column {name!r} is also one of the wrong answers", key=name)
     return _checked(_Options(texts, list(LETTERS[: len(texts)])), name), texts.index(right)
 
 
@@ -161,7 +161,9 @@ def _text(value: object) -> str:
 
 def _checked(options: _Options, name: str) -> _Options:
     if not 2 <= len(options.texts) <= len(LETTERS):
-        raise InvalidArgument(f"column {name!r} must have 2 to {len(LETTERS)} options (got {len(options.texts)})")
+        raise InvalidArgument(
+            f"column {name!r} must have 2 to {len(LETTERS)} options (got {len(options.texts)})", key=name
+        )
     label_matches = [_LABELLED.fullmatch(text) for text in options.texts]
     letters = [(match[1] or match[2]).upper() if match else "" for match in label_matches]
     if letters == list(LETTERS[: len(letters)]):
@@ -170,7 +172,7 @@ def _checked(options: _Options, name: str) -> _Options:
         texts = options.texts
     for text in texts:
         if not text:
-            raise InvalidArgument(f"column {name!r} has an empty option")
+            raise InvalidArgument(f"column {name!r} has an empty option", key=name)
     return _Options(texts, options.labels)
 
 

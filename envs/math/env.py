@@ -90,7 +90,7 @@ class MathEnv(TextEnv):
         if attempts < 1:
             raise InvalidArgument(f"attempts must be at least 1, got {attempts}", key="attempts")
         if size < 0 or test_size < 0:
-            raise InvalidArgument(f"size and test_size must not be negative, got {size} and {test_size}")
+            raise InvalidArgument(f"size and test_size must not be negative, got {size} and {test_size}", key="size")
         if max_turns is None:
             max_turns = attempts + 8 if tools else attempts
         super().__init__(split, max_turns, expert, render_mode)

@@ -95,8 +95,11 @@ def by_id(task_id: str) -> Problem:
     match = _ID.fullmatch(task_id)
     if match is None:
         raise UnknownTask(
-            f"no generated problem {task_id[:80]!r}; ids look like arithmetic-1-train-000017 "
-            f"(families {', '.join(FAMILIES)}; levels {LEVELS[0]} to {LEVELS[-1]}; splits {', '.join(SPLITS)})"
+            f"no generated problem {task_id[:80]!r}",
+            advice=(
+                f"ids look like arithmetic-1-train-000017 (families {', '.join(FAMILIES)}; levels {LEVELS[0]} to "
+                f"{LEVELS[-1]}; splits {', '.join(SPLITS)})"
+            ),
         )
     return generate(match[1], int(match[2]), match[3], int(match[4]))
 
@@ -164,5 +167,5 @@ def check_levels(levels: Sequence[int] | int) -> tuple[int, ...]:
         if level not in LEVELS:
             raise InvalidArgument(f"no level {level!r}", advice=f"levels go from {LEVELS[0]} to {LEVELS[-1]}")
     if not levels:
-        raise InvalidArgument(f"name at least one level from {LEVELS[0]} to {LEVELS[-1]}")
+        raise InvalidArgument(f"name at least one level from {LEVELS[0]} to {LEVELS[-1]}", key="levels")
     return tuple(sorted(set(levels)))

@@ -254,8 +254,8 @@ class LoadedProblems:
         if canonical(read_gold(first_answer)) == canonical(read_gold(answer)):
             return row
         error = BadRow(
-            f"{row.place}: the answer is {answer[:60]!r}, but {first.place} is the same problem with "
-            f"{first_answer[:60]!r}",
+            f"the answer is {answer[:60]!r}, but {first.place} is the same problem with {first_answer[:60]!r}",
+            where=row.place,
             advice="remove one, or set on_bad_row: skip",
         )
         return row._replace(content=error)
@@ -360,8 +360,12 @@ def _source(data: object) -> Source:
     if isinstance(data, str) and (is_local or data.count("/") == 1):
         return Source(data)
     raise InvalidArgument(
-        f"no data {data!r}: name a preset ({', '.join(PRESETS)}), a Hugging Face data set as owner/name, "
-        f"a folder, or a file that ends in {', '.join(SUFFIXES)}"
+        f"no data {data!r}",
+        key="data",
+        advice=(
+            f"name a preset ({', '.join(PRESETS)}), a Hugging Face data set as owner/name, a folder, "
+            f"or a file that ends in {', '.join(SUFFIXES)}"
+        ),
     )
 
 
@@ -388,7 +392,7 @@ def _checked_row(place: str, number: int, row: object, source: Source) -> Loaded
     column, text = _cell(row, source, "problem")
     text = _problem_text(column, text)
     if not isinstance(text, str) or not text.strip():
-        raise InvalidArgument(f"column {column!r}: the problem is empty")
+        raise InvalidArgument(f"column {column!r}: the problem is empty", key=column)
     choice = choice_problem(_with_usual_names(row, source), text, source.columns_of("answer"))
     column, cell = ("", "") if choice else _cell(row, source, "answer")
     try:
@@ -398,7 +402,7 @@ def _checked_row(place: str, number: int, row: object, source: Source) -> Loaded
         for accepted in (gold, *texts[1:]):
             read_gold(accepted)
     except ValueError as error:
-        raise InvalidArgument(f"column {column!r}: {error}" if column else str(error)) from None
+        raise InvalidArgument(f"column {column!r}: {error}" if column else str(error), key=column or None) from None
     if len(text) > MAX_PROBLEM:
         raise InvalidArgument(f"the problem is longer than {MAX_PROBLEM} characters")
     for name, value in (("problem", text), ("answer", gold)):
@@ -436,11 +440,11 @@ def _problem_text(column: str, value: object) -> object:
             texts = [segment.get("text") if isinstance(segment, Mapping) else None for segment in content]
             content = "".join(map(str, texts)) if None not in texts else None
         if not isinstance(content, str) or message.get("role") not in ("system", "user"):
-            raise InvalidArgument(f"column {column!r}: {expected}")
+            raise InvalidArgument(f"column {column!r}: {expected}", key=column)
         if message["role"] == "user":
             contents.append(content)
     if len(contents) != 1:
-        raise InvalidArgument(f"column {column!r}: {expected} (got {len(contents)} user messages)")
+        raise InvalidArgument(f"column {column!r}: {expected} (got {len(contents)} user messages)", key=column)
     return contents[0]
 
 
@@ -478,7 +482,7 @@ def _split(row: Row, source: Source) -> str | None:
     split = SPLIT_WORDS.get(value.strip().lower()) if isinstance(value, str) else None
     if split is None:
         raise InvalidArgument(
-            f"column {column!r}: unknown split {value!r:.80}", advice=f"choose one of {', '.join(SPLITS)}"
+            f"column {column!r}: unknown split {value!r:.80}", key=column, advice=f"choose one of {', '.join(SPLITS)}"
         )
     return split
 
@@ -522,7 +526,7 @@ def _tables(source: Source) -> dict[str, Iterable[PlacedRow]]:
         except DataMissing as error:
             preset = next((name for name, other in PRESETS.items() if other.path == source.path), "")
             folder = f"{preset}:FOLDER" if preset else "FOLDER"
-            raise DataMissing(f"{error}, or name a folder that holds its files: data={folder}") from None
+            raise DataMissing(f"{error}, or name a folder that holds its files: data={folder}", key="data") from None
     saved = saved_tables(Path(source.path))
     if saved is not None:
         return _placed(saved, source.path)
@@ -557,14 +561,18 @@ def _chosen_splits(source: Source, split: str | None, available: list[str]) -> l
         # A part of the data's training problems is a split only where the whole data set is divided.
         is_part = their_split != split and len(_sharing(names, their_split)) > 1
         if their_split not in available or is_part:
-            raise InvalidArgument(f"{source.path} has no split {split!r}", advice=f"it has {', '.join(available)}")
+            raise InvalidArgument(
+                f"has no split {split!r}", key="split", where=source.path, advice=f"it has {', '.join(available)}"
+            )
         return [((split,), their_split)]
     if alone is not None and (source.is_folder or source.splits is None) and alone not in ("validation", "test"):
         return [(SPLITS, alone)]
     their_splits = dict.fromkeys(names[name] for name in reversed(SPLITS) if name in names)
     for name in their_splits:
         if name not in available:
-            raise InvalidArgument(f"{source.path} has no split {name!r}", advice=f"it has {', '.join(available)}")
+            raise InvalidArgument(
+                f"has no split {name!r}", key="split", where=source.path, advice=f"it has {', '.join(available)}"
+            )
     return [(_sharing(names, name), name) for name in their_splits]
 
 

@@ -16,7 +16,7 @@ def hub_tables(path: str, config: str | None) -> Mapping[str, Any]:
         import datasets
     except ImportError:
         raise DataMissing(
-            f"reading {path} needs the datasets package: pip install -c constraints.txt -e '.[data]'"
+            f"reading {path} needs the datasets package", advice="pip install -c constraints.txt -e '.[data]'"
         ) from None
     was_offline = datasets.config.HF_HUB_OFFLINE
     verbosity = datasets.logging.get_verbosity()
@@ -39,8 +39,10 @@ def hub_tables(path: str, config: str | None) -> Mapping[str, Any]:
             datasets.logging.set_verbosity(verbosity)
     arguments = f"'{path}'" + (f", '{config}'" if config else "")
     raise DataMissing(
-        f"data set {path} is not on this machine and could not be downloaded ({reason}); with a network connection, "
-        f'run: python -c "from datasets import load_dataset; load_dataset({arguments})"'
+        f"data set {path} is not on this machine and could not be downloaded ({reason})",
+        advice=(
+            f'with a network connection, run: python -c "from datasets import load_dataset; load_dataset({arguments})"'
+        ),
     )
 
 
@@ -55,7 +57,7 @@ def saved_tables(folder: Path) -> Mapping[str, Any] | None:
         import datasets
     except ImportError:
         raise DataMissing(
-            f"reading {folder} needs the datasets package: pip install -c constraints.txt -e '.[data]'"
+            f"reading {folder} needs the datasets package", advice="pip install -c constraints.txt -e '.[data]'"
         ) from None
     try:
         saved = datasets.load_from_disk(str(folder))

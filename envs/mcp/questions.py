@@ -55,7 +55,7 @@ def read_questions(path: str | Path) -> tuple[dict[str, TaskSet], dict[str, Tool
     try:
         lines = [(number, line.decode()) for number, line in regular_file.read_lines(Path(path))]
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"questions {path}: cannot be read ({first_line(error)})") from None
+        raise InvalidArgument(f"cannot be read ({first_line(error)})", where=f"questions {path}") from None
     tasks: list[Task] = []  # the split is '' where the row has none
     questions: dict[str, ToolQuestion] = {}
     contents: dict[str, int] = {}

@@ -66,7 +66,9 @@ class ToolServer:
 
     def __init__(self, command: Sequence[str], start_timeout: float = 20.0, environment: Sequence[str] = ()):
         if find_spec("mcp") is None:
-            raise MissingPackage("an MCP server needs the package mcp: pip install -c constraints.txt -e '.[mcp]'")
+            raise MissingPackage(
+                "an MCP server needs the package mcp", advice="pip install -c constraints.txt -e '.[mcp]'"
+            )
         self.command = tuple(command)
         self._variables = {name: os.environ[name] for name in (*_INHERITED, *environment) if name in os.environ}
         self._name = repr(" ".join(command)[:200])
@@ -85,10 +87,10 @@ class ToolServer:
             self.tools = [_tool(server_tool) for server_tool in self._result(tools_future, start_timeout, "start")]
             names = [tool.name for tool in self.tools]
             if len(names) > MAX_TOOLS:
-                raise ServerError(f"the MCP server {self._name} has more than {MAX_TOOLS} tools")
+                raise ServerError(f"has more than {MAX_TOOLS} tools", where=f"the MCP server {self._name}")
             double = next((name for name in names if names.count(name) > 1), None)
             if double:
-                raise ServerError(f"the MCP server {self._name} lists the tool {double!r} twice")
+                raise ServerError(f"lists the tool {double!r} twice", where=f"the MCP server {self._name}")
         except BaseException:
             self.close()
             raise

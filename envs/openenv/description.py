@@ -145,14 +145,14 @@ async def _ask(url: str, path: str, body: Mapping[str, object] | None = None) ->
         async with open_http(proxies=not is_loopback(url)) as http:
             reply = await exchange(http, method, url + path, content, deadline=DESCRIBE_SECONDS, most=MAX_BYTES)
     except ExchangeFailed as error:
-        raise ServerLost(str(error)) from None
+        raise ServerLost(error) from None
     if reply.status != 200:
         return None
     try:
         return json.loads(reply.body)
     except (ValueError, RecursionError):
         if path.endswith("/tasks"):
-            raise ServerFailed(f"{url}{path} did not answer with JSON: {reply.excerpt:.80}") from None
+            raise ServerFailed(f"did not answer with JSON: {reply.excerpt:.80}", where=f"{url}{path}") from None
         return None  # some servers answer every unknown address with a web page
 
 
@@ -169,8 +169,8 @@ def addresses(url: str) -> Sequence[str]:
     for address in urls:
         if not address.startswith(("http://", "https://")):
             raise InvalidArgument(
-                f"environment {url!r:.80}: each server must be http://HOST:PORT (got {address!r:.80})"
+                f"each server must be http://HOST:PORT (got {address!r:.80})", where=f"environment {url!r:.80}"
             )
     if len(set(urls)) != len(urls):
-        raise InvalidArgument(f"environment {url!r:.80}: a server is named twice")
+        raise InvalidArgument("a server is named twice", where=f"environment {url!r:.80}")
     return urls

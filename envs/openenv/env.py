@@ -148,7 +148,7 @@ class RemoteEnv(TextEnv):
         try:
             outcome = self.loop.run(request, timeout)
         except TimeoutError:
-            raise ServerSilent(f"{self.session.url} did not answer within {timeout:g} s") from None
+            raise ServerSilent(f"did not answer within {timeout:g} s", where=self.session.url) from None
         if self.actions:
             outcome.admissible_actions = list(self.actions)
         return outcome
@@ -177,5 +177,5 @@ class RemoteEnv(TextEnv):
             except ServerLost as reason:
                 error = reason
             except TimeoutError:
-                error = ServerSilent(f"{url} did not list its tasks within {DESCRIBE_SECONDS:g} s")
+                error = ServerSilent(f"did not list its tasks within {DESCRIBE_SECONDS:g} s", where=url)
         raise error

@@ -239,8 +239,8 @@ class SessionPool(BasePool):
             if server is None:
                 if now - since > self._env.reset_timeout:
                     raise ServerLost(
-                        f"{', '.join(self._env.urls)}: no server took an episode for {self._env.reset_timeout:g} s "
-                        f"({self._last_error})",
+                        f"no server took an episode for {self._env.reset_timeout:g} s ({self._last_error})",
+                        where=", ".join(self._env.urls),
                         advice="start one, or admit more sessions (gagpo openenv --sessions)",
                     )
                 continue

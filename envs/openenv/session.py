@@ -35,7 +35,7 @@ class Session:
             from gagpo.envs.openenv.client import CheckedClient
         except ImportError:
             raise MissingPackage(
-                "an OpenEnv server requires the package openenv: pip install -e '.[openenv]'"
+                "an OpenEnv server requires the package openenv", advice="pip install -e '.[openenv]'"
             ) from None
         self.url = url
         self.field = field
@@ -48,8 +48,9 @@ class Session:
         sent = self._metadata(result).get("task")
         if task and sent is not None and sent != task:
             raise ServerFailed(
-                f"{self.url} has another task in this place, {sent!a:.80} and not {task!r:.80}: start all servers of "
-                "an environment with the same arguments"
+                f"has another task in this place, {sent!a:.80} and not {task!r:.80}",
+                where=self.url,
+                advice="start all servers of an environment with the same arguments",
             )
         return self._outcome(result)
 
@@ -66,15 +67,15 @@ class Session:
         try:
             return await request(*arguments, **options)
         except TimeoutError:
-            raise ServerSilent(f"{self.url} did not answer in time") from None
+            raise ServerSilent("did not answer in time", where=self.url) from None
         except (ConnectionError, ConnectionClosed, OSError) as error:
-            raise ServerLost(f"{self.url} cannot be reached: {first_line(error)}") from None
+            raise ServerLost(f"cannot be reached: {first_line(error)}", where=self.url) from None
         except RuntimeError as error:  # the client's form of an error message of the server
             if FULL in str(error):
-                raise ServerFull(f"{self.url} admits no further session") from None
+                raise ServerFull("admits no further session", where=self.url) from None
             raise ServerFailed(f"{first_line(error)}", where=self.url) from None
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ServerFailed(f"{self.url} sent a message that cannot be read: {first_line(error)}") from None
+            raise ServerFailed(f"sent a message that cannot be read: {first_line(error)}", where=self.url) from None
 
     def _outcome(self, result: Any) -> Outcome:
         facts = self._metadata(result)

@@ -34,8 +34,8 @@ class MixedPool(Pool):
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
         env, name = split_task(task)
         if env not in self.pools:
-            reason = f"is of environment {env!r:.40}; choose from {', '.join(self.pools)}"
-            raise InvalidArgument(f"task {task!r:.80} {reason}")
+            advice = f"choose from {', '.join(self.pools)}"
+            raise InvalidArgument(f"is of environment {env!r:.40}", where=f"task {task!r:.80}", advice=advice)
         pool = self.pools[env]
         if self._pool_of_slot.get(slot) is not pool:
             self.release(slot)
@@ -84,5 +84,7 @@ class MixedPool(Pool):
 
     def _pool(self, slot: int) -> Pool:
         if slot not in self._pool_of_slot:
-            raise InvalidArgument(f"slot {slot} holds no episode that waits for an action: reset it before stepping")
+            raise InvalidArgument(
+                f"slot {slot} holds no episode that waits for an action", advice="reset it before stepping"
+            )
         return self._pool_of_slot[slot]

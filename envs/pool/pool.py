@@ -78,7 +78,9 @@ class WorkerPool(BasePool):
         if workers == "auto":
             workers = 0 if is_cheap(self._spec, self._kwargs) else WORKERS
         if workers < 0 or max_restarts < 0:
-            raise InvalidArgument(f"workers and max_restarts must not be negative, got {workers} and {max_restarts}")
+            raise InvalidArgument(
+                f"workers and max_restarts must not be negative, got {workers} and {max_restarts}", key="workers"
+            )
         if not (0 < step_timeout < math.inf and 0 < reset_timeout < math.inf):
             raise InvalidArgument(
                 f"deadlines must be positive seconds, got {step_timeout} and {reset_timeout}", key="deadlines"

@@ -168,7 +168,7 @@ class BasePool(Pool):
     def reset(self, slot: int, task: str, seed: int | None = None) -> None:
         self._require_open()
         if slot < 0:
-            raise InvalidArgument(f"a slot must be a non-negative number, got {slot}")
+            raise InvalidArgument(f"a slot must be a non-negative number, got {slot}", key="slot")
         worker = self._choose_worker(self._episode_by_slot.get(slot))
         self.release(slot)
         episode = SlotEpisode(next(self._numbers), slot, (task, seed), worker)
@@ -255,10 +255,14 @@ class BasePool(Pool):
             return episode
         self._require_open()
         if episode is None:
-            raise InvalidArgument(f"slot {slot} holds no episode that waits for an action: reset it before stepping")
+            raise InvalidArgument(
+                f"slot {slot} holds no episode that waits for an action", advice="reset it before stepping"
+            )
         if episode.pending:
-            raise InvalidArgument(f"slot {slot} has not answered its last request: wait for its event before stepping")
-        raise InvalidArgument(f"the episode in slot {slot} is over: reset it before stepping")
+            raise InvalidArgument(
+                f"slot {slot} has not answered its last request", advice="wait for its event before stepping"
+            )
+        raise InvalidArgument(f"the episode in slot {slot} is over", advice="reset it before stepping")
 
     def _deliver(self, episode: SlotEpisode, event: Event) -> None:
         """Answer the pending request; if the episode starts over, the event is ``restarted``."""

@@ -77,11 +77,11 @@ class ProgramEnv(TextEnv):
         super().__init__(max_turns=max_turns, **kwargs)
         if not (find_spec("uvicorn") and find_spec("starlette")):
             raise MissingPackage(
-                "a program needs starlette and uvicorn: pip install -c constraints.txt -e '.[gateway]'"
+                "a program needs starlette and uvicorn", advice="pip install -c constraints.txt -e '.[gateway]'"
             )
         arguments = command_words(command)
         if bool(arguments) == bool(agent):
-            raise InvalidArgument("give either command='python my_agent.py' or agent='module:function'")
+            raise InvalidArgument("give either command='python my_agent.py' or agent='module:function'", key="command")
         for name, value in (("agent", agent), ("reward", reward)):
             if value and not (isinstance(value, str) and all(value.partition(":")[::2])):
                 raise InvalidArgument(f"{name} must be written module:function, got {value!r:.80}", key=name)
@@ -107,7 +107,7 @@ class ProgramEnv(TextEnv):
         self.environment = named(environment)
         self.reward_environment = named(reward_environment, "reward_environment")
         if not reward and (hidden is not None or self.reward_environment):
-            raise InvalidArgument("hidden and reward_environment need reward='module:function'")
+            raise InvalidArgument("hidden and reward_environment need reward='module:function'", key="reward")
         self.concurrency = available_cores()  # each episode starts a program
         self._tasks, self._rows = read_tasks(tasks, columns)
         self.hidden = None if hidden is None else self._hidden(hidden)
@@ -149,11 +149,13 @@ class ProgramEnv(TextEnv):
         columns = sorted({column for row in self._rows.values() for column in row} - {"id", "split", "type"})
         for name in listed:
             if name not in columns:
-                raise InvalidArgument(f"hidden: no row has a column {name!r:.80}", advice=hint(str(name), columns))
+                raise InvalidArgument(
+                    f"hidden: no row has a column {name!r:.80}", key="hidden", advice=hint(str(name), columns)
+                )
         return listed
 
     def begin(self, task: Task) -> Outcome:
-        raise InvalidArgument("a program needs a model that it asks: use gagpo train or gagpo eval")
+        raise InvalidArgument("a program needs a model that it asks", advice="use gagpo train or gagpo eval")
 
     def _find(self, name: str) -> tuple[Task, Json]:
         split = next((split for split in SPLITS if name in self._tasks[split]), self.split)

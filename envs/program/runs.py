@@ -68,7 +68,7 @@ class Runs:
         failure = self._failure_to_start(bool(kwargs["reward"]))
         if failure:
             self.close()
-            raise InvalidArgument(f"gagpo/Program-v0: {failure}")
+            raise InvalidArgument(failure, where="gagpo/Program-v0")
 
     def _failure_to_start(self, has_reward_function: bool) -> str:
         """Why no run can start, from a first process, which also describes the reward function; '' if it starts."""

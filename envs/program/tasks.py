@@ -81,10 +81,9 @@ def read_tasks(
             tasks.append(Task(row.id, row.split or "", row.type or "", digest))
             rows[row.id] = content
     except (BadRow, DataMissing, InvalidArgument) as error:
-        message = str(error)
-        raise InvalidArgument(message if str(path) in message else f"tasks {path}: {message}") from None
+        raise InvalidArgument(error, where=None if str(path) in str(error) else f"tasks {path}") from None
     except (OSError, ValueError) as error:
-        raise InvalidArgument(f"tasks {path}: cannot be read ({first_line(error)})") from None
+        raise InvalidArgument(f"cannot be read ({first_line(error)})", where=f"tasks {path}") from None
     by_chance = {task.id: "test" if _hash(task.id) % 5 == 0 else "train" for task in tasks}
     return divided(tasks, by_chance, SPLITS, f"{path} has no such row: add rows, or give them a split"), rows
 

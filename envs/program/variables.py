@@ -33,7 +33,7 @@ def named(names: str | Sequence[str], argument: str = "environment") -> list[str
     variables = names.replace(",", " ").split() if isinstance(names, str) else list(names)
     for name in variables:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InvalidArgument(f"{argument} lists names of environment variables, got {name!r:.80}")
+            raise InvalidArgument(f"{argument} lists names of environment variables, got {name!r:.80}", key=argument)
         if name in SET_HERE:
             raise InvalidArgument(
                 f"{argument}: gagpo sets {name} for each episode", key=argument, advice="remove it from the list"

@@ -108,8 +108,9 @@ class ReasoningGymEnv(TextEnv):
         self._problem = self._problems.problem(self._seed)
         if self._problem.digest != task.digest:
             raise GenerationFailed(
-                f"reasoning_gym:{self.family}: seed {self._seed} gives another problem than when the tasks were "
-                "listed: delete the folder reasoning_gym in $GAGPO_DATA"
+                f"seed {self._seed} gives another problem than when the tasks were listed",
+                where=f"reasoning_gym:{self.family}",
+                advice="delete the folder reasoning_gym in $GAGPO_DATA",
             )
         return self._outcome(self._problem.question)
 
@@ -174,7 +175,14 @@ def checked_config(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
     fields = {field.name for field in dataclasses.fields(DATASETS[family][1])} - {"size"}
     for name in config:
         if name == "size":
-            raise InvalidArgument(f"reasoning_gym:{family}: the number of problems is set by tasks, not by size")
+            raise InvalidArgument(
+                "the number of problems is set by tasks, not by size", key="size", where=f"reasoning_gym:{family}"
+            )
         if name not in fields:
-            raise InvalidArgument(f"reasoning_gym:{family} has no argument {name!r}", advice=hint(name, sorted(fields)))
+            raise InvalidArgument(
+                f"has no argument {name!r}",
+                key=name,
+                where=f"reasoning_gym:{family}",
+                advice=hint(name, sorted(fields)),
+            )
     return dict(config)

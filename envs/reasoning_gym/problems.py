@@ -78,7 +78,7 @@ class ProblemProcess:
             answer = self._child.ask(("problem", seed), GENERATION_SECONDS)
         except ChildLate:
             raise GenerationFailed(
-                f"{where} was not generated in {GENERATION_SECONDS:g} s", advice="use other seeds"
+                f"was not generated in {GENERATION_SECONDS:g} s", where=where, advice="use other seeds"
             ) from None
         except ChildEnded as error:
             raise GenerationFailed(
@@ -86,7 +86,7 @@ class ProblemProcess:
             ) from None
         self._require_valid(answer)
         if answer[0] != "ok":
-            raise GenerationFailed(f"{where} cannot be generated: {answer[1:]}", advice="use other seeds")
+            raise GenerationFailed(f"cannot be generated: {answer[1:]}", where=where, advice="use other seeds")
         return GeneratedProblem(answer[1], answer[2])
 
     def score(self, seed: int, answer: str) -> tuple[float, Verdict]:
@@ -111,7 +111,7 @@ class ProblemProcess:
                 continue
         self._require_valid(reply)
         if reply[0] == "failed":
-            raise GenerationFailed(f"reasoning_gym:{self.family}: seed {seed} cannot be scored: {reply[1]}")
+            raise GenerationFailed(f"seed {seed} cannot be scored: {reply[1]}", where=f"reasoning_gym:{self.family}")
         if reply[0] != "ok":
             return 0.0, "timeout"
         if reply[1] >= 1:
@@ -125,7 +125,7 @@ class ProblemProcess:
         if not isinstance(reply, tuple) or not reply:
             raise ChildFailed(f"{self._child.name} sent an invalid answer")
         if reply[0] == "invalid":
-            raise InvalidArgument(f"reasoning_gym:{self.family}: invalid configuration: {reply[1]}")
+            raise InvalidArgument(f"invalid configuration: {reply[1]}", where=f"reasoning_gym:{self.family}")
 
 
 @functools.lru_cache(maxsize=64)

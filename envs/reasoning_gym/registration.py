@@ -19,10 +19,12 @@ def _family(env_id: str) -> EnvSpec:
     name = env_id.partition(":")[2]
     if find_spec(PACKAGE) is None:
         raise UnknownEnvironment(
-            f"environment {env_id!r} needs the package reasoning-gym: {pip_install('gagpo[reasoning-gym]')}"
+            "needs the package reasoning-gym",
+            where=f"environment {env_id!r}",
+            advice=pip_install("gagpo[reasoning-gym]"),
         )
     if name not in families():
-        raise UnknownEnvironment(f"environment {env_id!r}: unknown family", advice=hint(name, families()))
+        raise UnknownEnvironment("unknown family", where=f"environment {env_id!r}", advice=hint(name, families()))
     return EnvSpec(
         f"reasoning_gym/{name}",
         "gagpo.envs.reasoning_gym.env:ReasoningGymEnv",

@@ -226,7 +226,7 @@ def simulator_command() -> tuple[list[str], Path]:
     package = importlib.util.find_spec("scienceworld")
     if package is None or package.origin is None or importlib.util.find_spec("py4j") is None:
         raise MissingPackage(
-            "ScienceWorld needs the package scienceworld: pip install -c constraints.txt -e '.[scienceworld]'"
+            "ScienceWorld needs the package scienceworld", advice="pip install -c constraints.txt -e '.[scienceworld]'"
         )
     from py4j.java_gateway import find_jar_path
 
@@ -235,7 +235,7 @@ def simulator_command() -> tuple[list[str], Path]:
     for jar in jars:
         if not Path(jar or "missing").is_file():
             raise MissingPackage(
-                f"ScienceWorld: the file {jar or 'py4j.jar'} is missing: reinstall scienceworld and py4j"
+                f"ScienceWorld: the file {jar or 'py4j.jar'} is missing", advice="reinstall scienceworld and py4j"
             )
     server = ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
     return [java_path(), *_JAVA_OPTIONS, "-classpath", os.pathsep.join(jars), *server], folder
@@ -252,8 +252,8 @@ def java_path() -> str:
     if program is None:
         where = f"in $JAVA_HOME ({home})" if home else "on the path"
         raise MissingPackage(
-            f"ScienceWorld needs Java, and there is no program java {where}: install a Java runtime, such as Debian's "
-            "default-jre-headless"
+            f"ScienceWorld needs Java, and there is no program java {where}",
+            advice="install a Java runtime, such as Debian's default-jre-headless",
         )
     return program
 

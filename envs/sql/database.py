@@ -219,7 +219,7 @@ def open_file(path: str) -> OpenDatabase:
         BadDatabase: there is no such file, it is not a database, or it has changes that are not written back.
     """
     if not Path(path).is_file():
-        raise BadDatabase(f"there is no database {path}")
+        raise BadDatabase("there is no such database", where=path)
     reject_journal(Path(path))
     log = log_of(Path(path))
     if log is not None:
@@ -267,7 +267,7 @@ def _journal(path: Path, suffix: str, starts: tuple[bytes, ...], header: int) ->
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise BadDatabase(f"{journal} cannot be read ({error.strerror})") from None
+        raise BadDatabase(f"cannot be read ({error.strerror})", where=journal) from None
     if len(start) > header and start.startswith(starts):
         return journal
     return None

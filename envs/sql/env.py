@@ -103,7 +103,9 @@ class SQLEnv(TextEnv):
     ):
         super().__init__(split, max_turns, expert, render_mode)
         if size < 0 or test_size < 0 or rows < 1:
-            raise InvalidArgument(f"size and test_size must be >= 0 and rows >= 1, got {size}, {test_size} and {rows}")
+            raise InvalidArgument(
+                f"size and test_size must be >= 0 and rows >= 1, got {size}, {test_size} and {rows}", key="size"
+            )
         self.types = _question_types(types)
         if comparison not in get_args(Comparison):
             raise InvalidArgument(

@@ -63,7 +63,7 @@ def perturb(sample: Sample, gold: str, number: int) -> OpenDatabase:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         connection.close()
-        raise BadDatabase(f"{sample.path}: no copy can be made ({error})") from None
+        raise BadDatabase(f"no copy can be made ({error})", where=sample.path) from None
     finally:
         with suppress(sqlite3.ProgrammingError):  # closed
             connection.set_progress_handler(None, 0)

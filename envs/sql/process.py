@@ -82,7 +82,9 @@ class QueryProcess:
                 if error.status == -signal.SIGPROF:
                     raise QueryFailed("the query takes too long") from None
                 if error.status == -signal.SIGXCPU:
-                    raise BadDatabase(f"{request[1]!s:.200}: opening it and its gold query take too long") from None
+                    raise BadDatabase(
+                        "opening it and its gold query take too long", where=f"{request[1]!s:.200}"
+                    ) from None
                 if not may_retry:  # the first time, the cause may be outside the query
                     raise QueryFailed("the query ends the process that it runs in") from None
         if status == "fault":

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gagpo.base.errors import InvalidArgument
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.row_files import (
     MAX_DEPTH,
     MAX_NAMED,
@@ -75,7 +75,7 @@ def read(source: Path, columns: tuple[tuple[str, str], ...] = ()) -> Mapping[str
                 else:
                     undivided.append(row)
     except (BadRow, DataMissing, InvalidArgument) as error:
-        raise BadSource(_with_layouts(str(error), source)) from None
+        raise _with_layouts(error, source) from None
     filled = {split for split in SPLITS if any(not isinstance(row, BadSource) for row in rows[split])}
     division = fill_splits({question.text: split_of(question.text) for _, question in undivided}, _DIVIDED, filled)
     for row in undivided:
@@ -83,12 +83,13 @@ def read(source: Path, columns: tuple[tuple[str, str], ...] = ()) -> Mapping[str
     return rows
 
 
-def _with_layouts(message: str, source: Path) -> str:
-    """The message, with what a folder must hold if it holds nothing."""
-    if message.startswith("no data in "):
+def _with_layouts(error: GagpoError, source: Path) -> BadSource:
+    """The error, with what a folder must hold if it holds nothing."""
+    if str(error).startswith("no data in "):
         layouts = "a table with the columns question, query and database, or the files of Spider or BIRD"
-        return f"{source}: neither Spider nor BIRD nor a table of questions; write {layouts} into it"
-    return message
+        problem = "neither Spider nor BIRD nor a table of questions"
+        return BadSource(problem, where=source, advice=f"write {layouts} into it")
+    return BadSource(error)
 
 
 def _add(rows: dict[str, list[PlacedQuestion | BadSource]], row: PlacedQuestion, split: str) -> None:
@@ -155,7 +156,7 @@ def _text(row: Row, field: str, columns: Mapping[str, str], required: bool = Tru
     if not required and (value is None or value == ""):
         return ""
     if not isinstance(value, str) or not value.strip():
-        raise InvalidArgument(f"column {column!r} must be a text (got {value!r:.60})")
+        raise InvalidArgument(f"column {column!r} must be a text (got {value!r:.60})", key=column)
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise InvalidArgument(
             f"column {column!r} contains a lone surrogate or is not UTF-8", advice="save the file as UTF-8"

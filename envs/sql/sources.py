@@ -108,7 +108,7 @@ def _questions(
     except (ValueError, RecursionError) as error:
         raise BadSource(f"not JSON ({str(error)[:100]})", where=path) from None
     except OSError as error:
-        raise BadSource(f"{path} cannot be read ({error.strerror})") from None
+        raise BadSource(f"cannot be read ({error.strerror})", where=path) from None
     if not isinstance(records, list):
         raise BadSource("must hold a list of questions", where=path)
     contents: set[tuple[object, ...]] = set()

@@ -197,7 +197,7 @@ def _agree(
         try:
             expected = databases.gold(source, gold)
         except QueryFailed as error:
-            raise BadDatabase(f"{source!s:.200}: its gold query fails: {error}") from None
+            raise BadDatabase(f"its gold query fails: {error}", where=f"{source!s:.200}") from None
         signal.setitimer(signal.ITIMER_PROF, bounds.seconds)
         agreements.append(agrees(gold, expected, databases.get(source).run(sql, bounds), comparison))
         signal.setitimer(signal.ITIMER_PROF, 0)

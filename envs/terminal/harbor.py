@@ -149,7 +149,7 @@ def read_tasks(root: Path, has_image: bool = False) -> dict[str, TaskSet]:
     A hash of its name decides a task's split. Raises BadTaskFolder if there is none.
     """
     if not root.is_dir():
-        raise BadTaskFolder(f"{root} is no folder", advice="tasks must be a folder of tasks in Harbor's format")
+        raise BadTaskFolder("is no folder", where=root, advice="tasks must be a folder of tasks in Harbor's format")
     folders = [root] if (root / "task.toml").exists() else sorted(root.glob("*/task.toml"))
     paths = [path if path.is_dir() else path.parent for path in folders]
     if not paths:
@@ -228,7 +228,9 @@ def environment_tree(root: Path) -> dict[str, Node]:
     content = folder_tree(root)
     for name in ("docker-compose.yaml", "docker-compose.yml"):
         if name in content:
-            raise BadTaskFolder(f"{root / name}: several containers are not supported", advice="use the package harbor")
+            raise BadTaskFolder(
+                "several containers are not supported", where=root / name, advice="use the package harbor"
+            )
     if "Dockerfile" not in content:
         return content
     return _copied(root / "Dockerfile", {path: node for path, node in content.items() if path != "Dockerfile"})
@@ -251,7 +253,8 @@ def _copied(dockerfile: Path, context: Tree) -> dict[str, Node]:
         )
         if not is_known:
             raise BadTaskFolder(
-                f"{dockerfile}, line {number}: {line.strip()[:60]!r} needs an image",
+                f"{line.strip()[:60]!r} needs an image",
+                where=f"{dockerfile}, line {number}",
                 advice=(
                     f"build it (docker build "
                     f"{dockerfile.parent}) and use -k backend=docker -k image=NAME, or backend=podman"

@@ -38,7 +38,7 @@ class Game(gymnasium.Env[str, str]):
             try:
                 self.game.reset(num_players=1, seed=seed)
             except AssertionError as error:
-                raise InvalidArgument(f"textarena:{self.name} cannot be played alone: {error}") from None
+                raise InvalidArgument(f"cannot be played alone: {error}", where=f"textarena:{self.name}") from None
             return self._observation(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, Info]:
@@ -54,7 +54,7 @@ class Game(gymnasium.Env[str, str]):
         try:
             return textarena.make(self.name, **self.kwargs)
         except ValueError as error:
-            raise InvalidArgument(f"textarena:{self.name}: {error}") from None
+            raise InvalidArgument(error, where=f"textarena:{self.name}") from None
 
     def _observation(self) -> str:
         _, text = self.game.get_observation()

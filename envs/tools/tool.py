@@ -58,9 +58,11 @@ class Tool:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             allowed = "at most 64 letters, digits, _, - and ."
-            raise InvalidArgument(f"a tool's name must consist of {allowed}, got {quoted(self.name)}")
+            raise InvalidArgument(f"a tool's name must consist of {allowed}, got {quoted(self.name)}", key="name")
         if self.parameters.get("type") != "object":
-            raise InvalidArgument(f"tool {self.name}: its parameters must be a JSON schema with type 'object'")
+            raise InvalidArgument(
+                "its parameters must be a JSON schema with type 'object'", key="parameters", where=f"tool {self.name}"
+            )
 
     @classmethod
     def of(cls, name: str, description: str, arguments: type[BaseModel]) -> Tool:

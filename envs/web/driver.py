@@ -83,7 +83,9 @@ def require_selenium() -> None:
     try:
         import selenium  # noqa: F401
     except ImportError:
-        raise BrowserMissing("gagpo/Web-v0 needs Selenium: pip install -c constraints.txt -e '.[web]'") from None
+        raise BrowserMissing(
+            "gagpo/Web-v0 needs Selenium", advice="pip install -c constraints.txt -e '.[web]'"
+        ) from None
 
 
 def find_programs() -> tuple[str, str]:
@@ -93,7 +95,7 @@ def find_programs() -> tuple[str, str]:
     driver = shutil.which("chromedriver")
     if not browser or not driver:
         missing = "Chromium" if not browser else "chromedriver"
-        raise BrowserMissing(f"gagpo/Web-v0 needs {missing}: apt-get install chromium chromium-driver")
+        raise BrowserMissing(f"gagpo/Web-v0 needs {missing}", advice="apt-get install chromium chromium-driver")
     return browser, driver
 
 
@@ -103,8 +105,8 @@ def require_version(version: str, where: str) -> None:
     if major is None or int(major[0]) < OLDEST:
         got = " ".join(version.split())[:80] or "no version"
         raise BrowserMissing(
-            f"gagpo/Web-v0 needs Chromium {OLDEST} or newer (got {got} of {where}): "
-            "apt-get install chromium chromium-driver"
+            f"gagpo/Web-v0 needs Chromium {OLDEST} or newer (got {got} of {where})",
+            advice="apt-get install chromium chromium-driver",
         )
 
 
@@ -114,7 +116,7 @@ def installed_version() -> str:
     try:
         printed = subprocess.run([browser, "--version"], capture_output=True, text=True, timeout=START_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BrowserMissing(f"{browser} does not start: {_short(error)}") from None
+        raise BrowserMissing(f"does not start: {_short(error)}", where=browser) from None
     require_version(printed.stdout, browser)
     return " ".join(printed.stdout.split())
 
@@ -173,7 +175,7 @@ def start(reachable: str, timeout: float, grid: str | None) -> StartedBrowser:
         require_version(str(driver.capabilities.get("browserVersion", "")), browser)
         devtools = _connect(driver, Path(folder, "profile"), timeout) if direct else DriverDevTools(driver)
     except ChildFailed as error:
-        raise BrowserLost(str(error)) from None
+        raise BrowserLost(error) from None
     except BaseException:
         supervisor.end(END_SECONDS)
         raise

@@ -78,7 +78,9 @@ class PageCondition(Options):
         arguments = json.dumps([*values, typed])
         answer = browser.evaluate(_ASKS.format(function, arguments))
         if isinstance(answer, str):
-            raise InvalidArgument(f"success or failure has a wrong selector {self.selector!r:.80}: {answer:.200}")
+            raise InvalidArgument(
+                f"success or failure has a wrong selector {self.selector!r:.80}: {answer:.200}", key="selector"
+            )
         return bool(answer)
 
 
@@ -148,11 +150,13 @@ class Folder:
     def __init__(self, folder: str):
         self.folder = Path(folder)
         if not self.folder.is_dir():
-            raise InvalidArgument(f"folder: there is no folder {str(folder)!r:.200}")
+            raise InvalidArgument(f"folder: there is no folder {str(folder)!r:.200}", key="folder")
         self._tasks = {task.id: task for task in _read(self.folder / TASKS_FILE)}
         for task in self._tasks.values():
             if not self._file(task.start).is_file():
-                raise InvalidArgument(f"task {task.id}: start: there is no file {task.start!r} in {self.folder}")
+                raise InvalidArgument(
+                    f"task {task.id}: start: there is no file {task.start!r} in {self.folder}", key="start"
+                )
         self._content = _digest(self.folder)
         self._pages = Files(self.folder)
         self._task: WebTask | None = None
@@ -213,7 +217,7 @@ def _read(path: Path) -> list[WebTask]:
             for action in task.expert:
                 parse(action)
         except ValidationError as error:
-            raise InvalidArgument(explain(error, WebTask.model_fields, task_name)) from None
+            raise explain(error, WebTask.model_fields, task_name) from None
         except CallError as error:
             raise InvalidArgument(f"expert: {error}", where=task_name) from None
         if task.id in tasks:
@@ -227,7 +231,9 @@ def _digest(folder: Path) -> str:
     digest = hashlib.sha256()
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != TASKS_FILE)
     if len(paths) > MOST_FILES:
-        raise InvalidArgument(f"folder: {folder} has {len(paths)} files", advice=f"at most {MOST_FILES} are served")
+        raise InvalidArgument(
+            f"folder: {folder} has {len(paths)} files", key="folder", advice=f"at most {MOST_FILES} are served"
+        )
     for path in paths:
         digest.update(f"{path.relative_to(folder)}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())

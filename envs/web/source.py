@@ -61,7 +61,7 @@ def _check(thing: Any, title: str) -> None:
     if not isinstance(thing, type) or missing:
         lacks = f" (it has no {', '.join(missing)})" if isinstance(thing, type) else ""
         raise InvalidArgument(
-            f"{title} is not a source of web tasks: give a class with the methods of WebSource{lacks}"
+            "is not a source of web tasks", where=title, advice=f"give a class with the methods of WebSource{lacks}"
         )
 
 
@@ -94,4 +94,4 @@ def make_source(name: str, options: dict[str, Any]) -> WebSource:
     try:
         return source_class(**options)
     except TypeError as error:
-        raise InvalidArgument(f"source {name}: {error}") from None
+        raise InvalidArgument(error, where=f"source {name}") from None

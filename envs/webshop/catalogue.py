@@ -116,15 +116,19 @@ def find_sources(data: Path) -> Sources:
     if data.is_dir():
         product_files = sorted(data.glob(f"{PRODUCTS}*.json"))
         if not product_files:
-            raise CatalogueError(f"{data}: has no {PRODUCTS}*.json", advice="give the folder of the WebShop data files")
+            raise CatalogueError(
+                f"has no {PRODUCTS}*.json", where=data, advice="give the folder of the WebShop data files"
+            )
         if len(product_files) > 1:
             names = ", ".join(path.name for path in product_files)
-            raise CatalogueError(f"{data}: has several product files ({names})", advice="give the path of one of them")
+            raise CatalogueError(
+                f"has several product files ({names})", where=data, advice="give the path of one of them"
+            )
         products = product_files[0]
     elif data.is_file():
         products = data
     else:
-        raise CatalogueError(f"{data}: no such file or folder", advice="give the folder of the WebShop data files")
+        raise CatalogueError("no such file or folder", where=data, advice="give the folder of the WebShop data files")
     suffix = ""
     if products.stem.startswith(PRODUCTS):
         suffix = products.stem.removeprefix(PRODUCTS)
@@ -132,7 +136,7 @@ def find_sources(data: Path) -> Sources:
     if not attributes.is_file():
         attributes = products.with_name(f"{ATTRIBUTES}.json")
     if not attributes.is_file():
-        raise CatalogueError(f"{attributes}: missing", advice=f"put it next to {products.name}")
+        raise CatalogueError("missing", where=attributes, advice=f"put it next to {products.name}")
     humans = products.with_name(f"{HUMANS}.json")
     return Sources(products, attributes, humans if humans.is_file() else None)
 

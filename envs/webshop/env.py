@@ -46,9 +46,9 @@ def open_catalogue(
     official_folder = os.environ.get(DATA_VARIABLE)
     if data == "official" and not official_folder:
         raise InvalidArgument(
-            f"data=official requires the original WebShop files: set ${DATA_VARIABLE} to their folder "
-            "(docs/environments.md, WebShop)",
+            "data=official requires the original WebShop files",
             key="data",
+            advice=f"set ${DATA_VARIABLE} to their folder (docs/environments.md, WebShop)",
         )
     source = official_folder if data in (None, "", "official") else data
     if source:
@@ -110,7 +110,9 @@ class WebShopEnv(TextEnv):
         if goals not in KINDS:
             raise InvalidArgument(f"unknown goals {goals!r}", advice=f"choose one of {', '.join(KINDS)}")
         if exact and results_per_page != 10:
-            raise InvalidArgument(f"exact=True requires results_per_page=10, got {results_per_page}")
+            raise InvalidArgument(
+                f"exact=True requires results_per_page=10, got {results_per_page}", key="results_per_page"
+            )
         if expert_mode not in ("oracle", "browsing"):
             raise InvalidArgument(f"expert_mode must be 'oracle' or 'browsing', got {expert_mode!r}", key="expert_mode")
         self.mode = observation

@@ -49,7 +49,7 @@ def iterate_object(path: Path, expected: str) -> Iterator[tuple[int, str, object
         row += 1
         key = reader.value(row)
         if not isinstance(key, str) or reader.peek() != ":":
-            raise CatalogueError(f"{path}, row {row}: broken JSON, expected a key and a colon")
+            raise CatalogueError("broken JSON, expected a key and a colon", where=f"{path}, row {row}")
         reader.position += 1
         yield row, key, reader.value(row)
 
@@ -121,7 +121,7 @@ class _RowReader:
             try:
                 value, end = self._parse(self.buffer, self.position)
             except RecursionError:
-                raise CatalogueError(f"{self.path}, row {row}: nested too deeply") from None
+                raise CatalogueError("nested too deeply", where=f"{self.path}, row {row}") from None
             except ValueError as error:
                 reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)[:120]
                 complete = False
@@ -132,7 +132,7 @@ class _RowReader:
                 self.position = end
                 return value
             if self.ended or len(self.buffer) - self.position > MAX_ROW:
-                raise CatalogueError(f"{self.path}, row {row}: broken JSON ({reason})")
+                raise CatalogueError(f"broken JSON ({reason})", where=f"{self.path}, row {row}")
             self._more(size)
             size *= 2  # a long row is parsed again after every read; doubling keeps the total linear in its length
 
@@ -144,7 +144,9 @@ class _RowReader:
         except UnicodeDecodeError as error:
             byte = self._bytes + error.start
             raise CatalogueError(
-                f"{self.path}, after row {self.row}: not UTF-8 (near byte {byte})", advice="save the file as UTF-8"
+                f"not UTF-8 (near byte {byte})",
+                where=f"{self.path}, after row {self.row}",
+                advice="save the file as UTF-8",
             ) from None
         self._bytes += len(data)
         self.buffer = self.buffer[self.position :] + text

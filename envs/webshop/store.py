@@ -283,7 +283,7 @@ def _build(folder: Path, sources: Sources, seed: int, tagger: Tagger) -> None:
             index.add(searched_text(product.tidy()))
             prices.append(collector.add(product, annotations.get(product.asin), humans.get(product.asin, ())))
     if not asins:
-        raise CatalogueError(f"{sources.products}: has no usable product (left out: {dict(counts) or 'none'})")
+        raise CatalogueError(f"has no usable product (left out: {dict(counts) or 'none'})", where=sources.products)
     for path, rows in ((sources.attributes, annotations), (sources.humans, humans)):
         if rows and not rows.keys() & set(asins):
             raise CatalogueError(

@@ -59,7 +59,8 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
         LOG.warning("%s", problem)
     if not any(files for _, files, _ in contents):
         raise BadResult(
-            f"{paths[0]} holds no episodes to look at (no episodes/*.jsonl)",
+            "holds no episodes to look at (no episodes/*.jsonl)",
+            where=paths[0],
             advice=("train with training.save_episodes_every=1, or wait for its first evaluation"),
         )
     with durable.replacing_folder(output.resolve(), flushed=False) as target:
@@ -69,7 +70,7 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
             calculate_credit = credit_of_run(home_of(path))
             sources += [write_file(target, number, file, calculate_credit) for file in files]
         if not any(source.groups for source in sources):
-            raise BadResult(f"{paths[0]} holds no finished episode")
+            raise BadResult("holds no finished episode", where=paths[0])
         sources.sort(key=reading_order)
         runs = [run for run, *_ in contents]
         write_script(target / INDEX, "viewer.load", index(runs, sources, [*problems, *skipped]))
@@ -141,10 +142,12 @@ def require_replaceable(folder: Path) -> None:
         if (folder / MARKER).is_file() or not any(folder.iterdir()):
             return
         raise BadResult(
-            f"{folder} is not empty and was not written by the viewer (no {MARKER})", advice="choose another with --out"
+            f"is not empty and was not written by the viewer (no {MARKER})",
+            where=folder,
+            advice="choose another with --out",
         )
     if folder.exists() or folder.is_symlink():
-        raise BadResult(f"{folder} is not a folder", advice="choose another with --out")
+        raise BadResult("is not a folder", where=folder, advice="choose another with --out")
 
 
 # The parts of a file --------------------------------------------------------------------------------------------------

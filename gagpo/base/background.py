@@ -44,7 +44,9 @@ class Background:
             return
         thread.join(self.deadline)
         if thread.is_alive():
-            raise JobTimeout(f"{self.name} took more than {self.deadline:g} s: check the disk it is written to")
+            raise JobTimeout(
+                f"took more than {self.deadline:g} s", where=self.name, advice="check the disk it is written to"
+            )
         self._thread = None
         error, self._error = self._error, None
         if error is not None:

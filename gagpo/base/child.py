@@ -195,7 +195,7 @@ class Child:
                 )
             except OSError as error:
                 parent_end.close()
-                raise ChildFailed(f"{self.name} cannot be started: {error}") from None
+                raise ChildFailed(f"cannot be started: {error}", where=self.name) from None
         self.pipe = Pipe(parent_end)
         self._finalizer = weakref.finalize(self, _finish, os.getpid(), self._process, self.pipe)
         return self.pipe
@@ -214,7 +214,7 @@ class Child:
                 return pipe.receive(seconds)
             except TimeoutError:
                 self._end()
-                raise ChildLate(f"{self.name} did not answer in {seconds:.0f} s") from None
+                raise ChildLate(f"did not answer in {seconds:.0f} s", where=self.name) from None
             except (EOFError, OSError):
                 status = self._end(END_SECONDS)
                 raise ChildEnded(f"{self.name} ended ({status})", status) from None
@@ -229,7 +229,7 @@ class Child:
             late = isinstance(error, TimeoutError)
             status = self._end(0.0 if late else END_SECONDS)
             why = f"it took more than {self.start_timeout:g} s" if late else f"it ended ({status})"
-            raise ChildFailed(f"{self.name} does not start: {why}") from None
+            raise ChildFailed(f"does not start: {why}", where=self.name) from None
 
     def end(self, wait: float = 0.0) -> int:
         """Give the child ``wait`` seconds to end, kill its process group, and return the child's exit status."""

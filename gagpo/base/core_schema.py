@@ -71,13 +71,13 @@ def read_mapping(path: Path, error: type[GagpoError] = InvalidArgument, keys: st
     try:
         values = parse_yaml(read_bytes(path).decode("utf-8"))
     except OSError as caught:
-        raise error(f"{path} cannot be read: {caught.strerror}") from None
+        raise error(f"cannot be read: {caught.strerror}", where=path) from None
     except (NotYaml, UnicodeDecodeError) as caught:
-        raise error(f"{path} is not a YAML file: {caught}") from None
+        raise error(f"is not a YAML file: {caught}", where=path) from None
     if not isinstance(values, dict):
-        raise error(f"{path} must hold keys and values{keys and ': '}{keys}, got {type(values).__name__}")
+        raise error(f"must hold keys and values{keys and ': '}{keys}, got {type(values).__name__}", where=path)
     if odd := [key for key in values if not isinstance(key, str)]:
-        raise error(f"{path}: the key {odd[0]!s:.40} is not text; quote it")
+        raise error(f"the key {odd[0]!s:.40} is not text", where=path, advice="quote it")
     return values
 
 

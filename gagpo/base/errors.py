@@ -17,12 +17,14 @@ class GagpoError(Exception):
 
     problem: what is wrong, with the offending value; or another such error, whose other parts are taken over.
     key: the setting, argument or column that is wrong, which the problem names too; None if it is none of these.
-    where: the file, folder, row or address that is wrong; None if the problem names it, or if there is none.
+    where: the file, row, address, environment or other owner of what is wrong; None if the problem names it.
     advice: what to type or to change; None if the problem says all.
     reported: another process has printed it already.
     """
 
     reported = False
+    problem: str
+    where: str | None
     key: str | None
     advice: str | None
 
@@ -31,7 +33,7 @@ class GagpoError(Exception):
     ):
         if isinstance(problem, GagpoError):  # found again further out, where the file or the row is known
             key, advice = key or problem.key, advice or problem.advice
-            problem = problem.placed
+            where, problem = (problem.where, problem.problem) if where is None else (where, problem.placed)
         super().__init__(problem)  # args hold the problem alone; pickling keeps the other parts as attributes
         self.problem = str(problem)
         self.key = key

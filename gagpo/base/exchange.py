@@ -113,11 +113,11 @@ async def exchange(
                 async for chunk in response.aiter_raw():
                     content += chunk
                     if len(content) > most:
-                        raise OversizedReply(f"{url} answered with more than {most} bytes")
+                        raise OversizedReply(f"answered with more than {most} bytes", where=url)
                 return Reply(response.status_code, dict(response.headers), bytes(content))
     except TimeoutError:
-        raise DeadlinePassed(f"{url} did not answer within {deadline:g} s") from None
+        raise DeadlinePassed(f"did not answer within {deadline:g} s", where=url) from None
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-        raise Unreachable(f"{url} cannot be reached: {first_line(error)}") from None
+        raise Unreachable(f"cannot be reached: {first_line(error)}", where=url) from None
     except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, ValueError) as error:
-        raise ExchangeFailed(f"{url} cannot be reached: {first_line(error)}") from None
+        raise ExchangeFailed(f"cannot be reached: {first_line(error)}", where=url) from None

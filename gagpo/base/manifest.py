@@ -64,9 +64,9 @@ def verify(folder: Path) -> None:
         if text != _text(entries) or not all(_DIGEST.fullmatch(value) for value in entries.values()):
             raise ValueError
     except OSError as error:
-        raise ManifestError(f"{path} cannot be read ({error.strerror}): the folder cannot be checked") from None
+        raise ManifestError(f"cannot be read ({error.strerror}): the folder cannot be checked", where=path) from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ManifestError(f"{path} is damaged: it is not a list of files with their SHA-256") from None
+        raise ManifestError("is damaged: it is not a list of files with their SHA-256", where=path) from None
     require_no_links(folder)
     compare(folder, entries)
 
@@ -78,9 +78,11 @@ def require_no_links(folder: Path) -> None:
     """
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
-            raise ManifestError(f"{path} is a link, which could lead out of {folder.name}: put the file itself there")
+            raise ManifestError(
+                f"is a link, which could lead out of {folder.name}", where=path, advice="put the file itself there"
+            )
         if not path.is_file() and not path.is_dir():
-            raise ManifestError(f"{path} is not a regular file: remove it")
+            raise ManifestError("is not a regular file", where=path, advice="remove it")
 
 
 def compare(folder: Path, entries: Mapping[str, str]) -> None:
@@ -88,8 +90,8 @@ def compare(folder: Path, entries: Mapping[str, str]) -> None:
     present = {str(path.relative_to(folder)): path for path in files_of(folder)}
     for name in sorted(entries.keys() | present.keys()):
         if name not in present:
-            raise ManifestError(f"{folder / name} is missing")
+            raise ManifestError("is missing", where=folder / name)
         if name not in entries:
-            raise ManifestError(f"{folder / name} does not belong here: the manifest does not list it")
+            raise ManifestError("does not belong here: the manifest does not list it", where=folder / name)
         if digest(present[name]) != entries[name]:
-            raise ManifestError(f"{folder / name} is damaged: it is not what was written (SHA-256 differs)")
+            raise ManifestError("is damaged: it is not what was written (SHA-256 differs)", where=folder / name)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from gagpo.base.errors import GagpoError, InvalidArgument
 from gagpo.base.nearest import hint
 
 
@@ -69,17 +70,40 @@ def in_words(message: str) -> str:
 
 
 def complaint(error: ErrorDetails, *alternatives: ErrorDetails) -> str:
-    """What is wrong with a value, and the value unless the message names it.
+    """What is wrong with a value, without the advice, and the value unless the message names it.
 
     alternatives: the errors of the value's other possible types.
     """
     further = [in_words(alternative["msg"]).removeprefix("must be ") for alternative in alternatives]
-    message = " or ".join([in_words(error["msg"]), *further])
+    cause = _cause(error)
+    message = " or ".join([cause.placed if cause else in_words(error["msg"]), *further])
     value = error["input"]
     is_named = "got " in message or (isinstance(value, str) and value and value in message)
     if is_named or not isinstance(value, str | int | float | None):
         return message
     return f"{message} (got {value!r:.80})"
+
+
+def _cause(error: ErrorDetails) -> GagpoError | None:
+    """The error that a validator of this project raised."""
+    cause = error.get("ctx", {}).get("error")
+    return cause if isinstance(cause, GagpoError) else None
+
+
+def key_of(key: str, error: ErrorDetails) -> str:
+    """The key that a validator of a whole section names, else the key whose value is wrong."""
+    cause = _cause(error)
+    if cause is None or cause.key is None:
+        return key
+    if not key or "." in cause.key:
+        return cause.key
+    return key if f".{key}".endswith(f".{cause.key}") else f"{key}.{cause.key}"
+
+
+def advice_of(error: ErrorDetails) -> str | None:
+    """What a validator of this project advises."""
+    cause = _cause(error)
+    return cause.advice if cause else None
 
 
 def sentence(place: str, message: str) -> str:
@@ -102,18 +126,40 @@ def written(location: Sequence[int | str]) -> list[int | str]:
     return [step for step in named if not re.fullmatch(r"(literal|list|dict)\[.*\]", str(step))]
 
 
-def problems(error: ValidationError) -> list[tuple[str, str, bool]]:
-    """For each wrong value: the dotted key, the message, and whether the key is unknown."""
-    return [(key, complaint(*errors), errors[0]["type"] in UNKNOWN) for key, errors in by_place(error).items()]
+def faults(
+    error: ValidationError, options: Iterable[str], where: object = None, prefix: str = ""
+) -> list[InvalidArgument]:
+    """An error for each wrong value; an unknown key with the nearest ``options``.
 
-
-def explain(error: ValidationError, names: Iterable[str], owner: str) -> str:
-    """The errors in the options of ``owner``, on one line; unknown keys with the nearest of its options' ``names``."""
-    options = [name for name in names if name != "name"]
-    lines = []
-    for option, message, is_unknown in problems(error):
-        if is_unknown:
-            lines.append(f"{owner} has no option {option!r}; {hint(option, options)}")
+    where: of all of them.
+    prefix: of all keys.
+    """
+    errors = []
+    for place, details in by_place(error).items():
+        key = f"{prefix}{place}" if place else ""
+        if details[0]["type"] in UNKNOWN:
+            problem = f"unknown option {key!r}"
+            errors.append(InvalidArgument(problem, key=key, where=where, advice=hint(place, options)))
         else:
-            lines.append(sentence(f"{owner}: {option}" if option else owner, message))
-    return "; ".join(lines)
+            message = sentence(key, complaint(*details)) if key else complaint(*details)
+            advice = advice_of(details[0])
+            errors.append(InvalidArgument(message, key=key_of(key, details[0]) or None, where=where, advice=advice))
+    return errors
+
+
+def problems(error: ValidationError) -> list[tuple[str, str, bool]]:
+    """For each wrong value: the dotted key, the message with its advice, and whether the key is unknown."""
+    return [
+        (key, "; ".join(filter(None, (complaint(*errors), advice_of(errors[0])))), errors[0]["type"] in UNKNOWN)
+        for key, errors in by_place(error).items()
+    ]
+
+
+def joined(errors: Sequence[InvalidArgument]) -> InvalidArgument:
+    """One error of all, on one line; several have no common key."""
+    return errors[0] if len(errors) == 1 else InvalidArgument("; ".join(map(str, errors)))
+
+
+def explain(error: ValidationError, names: Iterable[str], owner: object) -> InvalidArgument:
+    """The errors in the options of ``owner``; unknown keys with the nearest of its options' ``names``."""
+    return joined(faults(error, [name for name in names if name != "name"], owner))

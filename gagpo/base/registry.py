@@ -84,7 +84,9 @@ class Registry(Generic[Registered]):
         """Register an object in this process; :class:`InvalidArgument` if the name is taken."""
         present = self._added.get(name)
         if name in self.builtin or (present is not None and _place(present) != _place(thing)):
-            raise InvalidArgument(f"there is a {self.kind} {name!r} already: choose another name for {_place(thing)}")
+            raise InvalidArgument(
+                f"there is a {self.kind} {name!r} already", advice=f"choose another name for {_place(thing)}"
+            )
         self._added[name] = thing
 
     def remove(self, name: str) -> None:
@@ -142,16 +144,18 @@ class Registry(Generic[Registered]):
             missing = (error.name if isinstance(error, ModuleNotFoundError) else "") or ""
             package = missing.partition(".")[0]
             if missing and f"{module}.".startswith(f"{missing}."):
-                raise InvalidArgument(f"{title}: there is no module {module!r} to import") from None
+                raise InvalidArgument(f"there is no module {module!r} to import", where=title) from None
             if missing and package != module.partition(".")[0]:
-                raise MissingPackage(f"{title} needs the package {package}: pip install {package}") from None
+                raise MissingPackage(
+                    f"needs the package {package}", where=title, advice=f"pip install {package}"
+                ) from None
             if name in self.builtin:
                 raise
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            raise InvalidArgument(f"{title}: importing {module!r} fails: {reason}") from error
+            raise InvalidArgument(f"importing {module!r} fails: {reason}", where=title) from error
         for step in attribute.split("."):
             if not hasattr(value, step):
-                raise InvalidArgument(f"{title}: module {module!r} has no {attribute!r}")
+                raise InvalidArgument(f"module {module!r} has no {attribute!r}", where=title)
             value = getattr(value, step)
         return cast(Registered, value)
 
@@ -174,7 +178,9 @@ class OptionsRegistry(Registry[type[OptionsType]]):
         """:class:`InvalidArgument` for a thing that is not a class derived from ``base``."""
         if not isinstance(thing, type) or not issubclass(thing, self.base):
             package = self.base.__module__.rpartition(".")[0]
-            raise InvalidArgument(f"{title} is not a {self.kind}: derive the class from {package}.{self.base.__name__}")
+            raise InvalidArgument(
+                f"is not a {self.kind}", where=title, advice=f"derive the class from {package}.{self.base.__name__}"
+            )
 
     def make(self, value: Any) -> OptionsType:
         """Options from a name or from ``{"name": ..., option: value}``; :class:`InvalidArgument` says what is wrong."""
@@ -188,7 +194,7 @@ class OptionsRegistry(Registry[type[OptionsType]]):
         try:
             return options_type.model_validate(dict(value))
         except ValidationError as error:
-            raise InvalidArgument(explain(error, options_type.model_fields, f"{self.kind} {value['name']}")) from None
+            raise explain(error, options_type.model_fields, f"{self.kind} {value['name']}") from None
 
 
 def _place(thing: object) -> str:

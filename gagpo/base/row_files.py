@@ -68,7 +68,7 @@ def file_rows(path: Path, expected: str = "'problem' and 'answer'") -> Iterator[
     """
     if not path.is_file():
         wanted_form = "a header and one row" if suffix_of(path) in (".csv", ".tsv") else "one JSON object"
-        raise DataMissing(f"no file {path}: write {wanted_form} per line with {expected}")
+        raise DataMissing(f"no file {path}", advice=f"write {wanted_form} per line with {expected}")
     readers = {".parquet": _parquet_rows, ".csv": _csv_rows, ".tsv": _csv_rows}
     require_readable(path)
     try:
@@ -137,7 +137,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, object]]:
             if row is None or not record.has_closed_quotes(delimiter):
                 # Where the following rows begin is unknown, so the file as a whole cannot be read.
                 line = f"in the row that begins in line {rows.reader.line_num - len(record.lines()) + 1}"
-                raise BadRow(f"{path}, row {number}: {reason} {line}", advice=_CLOSE_QUOTES)
+                raise BadRow(f"{reason} {line}", where=f"{path}, row {number}", advice=_CLOSE_QUOTES)
             surplus = row.pop(None, None) or ()
             if any(cell.strip() for cell in surplus):
                 count = len(names) + len(surplus)
@@ -231,7 +231,9 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise DataMissing(f"reading {path} needs pyarrow: pip install -c constraints.txt -e '.[data]'") from None
+        raise DataMissing(
+            f"reading {path} needs pyarrow", advice="pip install -c constraints.txt -e '.[data]'"
+        ) from None
     number = 0
     batches: Iterator[Any] | None = None
     while True:
@@ -270,7 +272,9 @@ def checked_columns(columns: object, fields: Sequence[str] = ()) -> dict[str, st
                 f"columns: unknown field {name!r:.80}", key="columns", advice=f"choose one of {', '.join(fields)}"
             )
         if not isinstance(name, str) or not isinstance(column, str) or not column:
-            raise InvalidArgument(f"columns.{name!s:.80} must be the name of a column (got {column!r:.80})")
+            raise InvalidArgument(
+                f"columns.{name!s:.80} must be the name of a column (got {column!r:.80})", key=f"columns.{name!s:.80}"
+            )
     return dict(columns)
 
 
@@ -359,7 +363,7 @@ def folder_splits(folder: Path, config: str | None = None, argument: str = "") -
         files = [path for path in files if config_of[path] == config]
     if not files or (config is None and len(configs) > 1 and _has_several(config_of, split_of)):
         wrong = "has several configurations" if config is None else f"has no configuration {config!r}"
-        raise InvalidArgument(f"{folder} {wrong}", advice=_choice_of_configs(folder, config_of, argument))
+        raise InvalidArgument(wrong, where=folder, advice=_choice_of_configs(folder, config_of, argument))
     splits: dict[str | None, list[Path]] = {}
     for path in files:
         splits.setdefault(split_of[path], []).append(path)

@@ -125,7 +125,7 @@ def serve(
 
     model = str(options["model"])
     if ENVIRONMENT.fullmatch(model):
-        raise InvalidArgument(f"{model} is an environment, not a model", advice=servers.advice(model))
+        raise InvalidArgument("is an environment, not a model", where=model, advice=servers.advice(model))
     try:
         from gagpo.interop.model_server import ModelServer
     except ImportError as error:

@@ -66,7 +66,7 @@ def _compare_suites(
     for name, value in (("--split", split), ("--pass-at", pass_at)):
         if value is not None:
             raise InvalidArgument(
-                f"{name} is not for results of suites: compare the files of a task set instead", key=name
+                f"{name} is not for results of suites", key=name, advice="compare the files of a task set instead"
             )
     comparison = compare_suites(results)
     say(*comparison.lines(text_width()))
@@ -128,7 +128,9 @@ def report(*, as_json: Json = False, **options: object) -> None:
 
     request = ReportRequest(**request_values(ReportRequest, options))
     if request.y is not None and request.curves is None:
-        raise InvalidArgument("--y needs a file to draw into: add --curves FILE.png (or .pdf, .svg)", key="--y")
+        raise InvalidArgument(
+            "--y needs a file to draw into", key="--y", advice="add --curves FILE.png (or .pdf, .svg)"
+        )
     if request.curves:
         figure_format(request.curves)  # a wrong name is an error before any page is written
     ks = read_ks(request.pass_at)

@@ -87,7 +87,9 @@ def _require_one_kind(model: str, options: Mapping[str, object]) -> None:
         return
     for option in field_options(EvaluationRequest):
         if option.path[0] == "server" and options[option.parameter.name] is not None:
-            raise InvalidArgument(f"{option.flag} is for a model behind a server ({PREFIX}MODEL), and {model} is not")
+            raise InvalidArgument(
+                f"{option.flag} is for a model behind a server ({PREFIX}MODEL), and {model} is not", key=option.flag
+            )
 
 
 def _print_overall(results: Mapping[str, EvalResult]) -> dict[str, dict[str, object]]:
@@ -168,7 +170,7 @@ def _require_writable(path: Path) -> None:
     from gagpo.base.errors import InvalidArgument
 
     if path.is_dir():
-        raise InvalidArgument(f"{path} is a folder", advice="name a file in it")
+        raise InvalidArgument("is a folder", where=path, advice="name a file in it")
     path.parent.mkdir(parents=True, exist_ok=True)
     probe = path.with_name(f".{path.name}.probe")
     probe.write_text("")

@@ -43,7 +43,7 @@ def models(
             print_json(about)
         return
     if name is None:
-        raise InvalidArgument(f"gagpo models get needs a name: {', '.join(available)}, or a GGUF file")
+        raise InvalidArgument(f"gagpo models get needs a name: {', '.join(available)}, or a GGUF file", key="name")
     path = Path(name)
     if path.suffix != ".gguf" and to is not None:
         raise InvalidArgument(

@@ -37,12 +37,12 @@ def values(pairs: list[str] | None) -> dict[str, object]:
     for pair in pairs or []:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise InvalidArgument(f"an argument must be name=value, got {pair!r}")
+            raise InvalidArgument(f"an argument must be name=value, got {pair!r}", key="-k")
         try:
             arguments[name] = parse_yaml(text)
         except NotYaml as error:
             raise InvalidArgument(
-                f"argument {pair!r:.80}: the value is not YAML ({error})", advice="quote it"
+                f"the value is not YAML ({error})", where=f"argument {pair!r:.80}", advice="quote it"
             ) from None
     return arguments
 

@@ -144,7 +144,9 @@ def _plan_settings(
     settings = resolved_settings(config, overrides)
     if gpus is None and settings.processes % nodes:
         raise SettingsError(
-            f"processes={settings.processes} cannot be divided over {nodes} nodes: name --gpus", key="processes"
+            f"processes={settings.processes} cannot be divided over {nodes} nodes",
+            key="processes",
+            advice="name --gpus",
         )
     each = gpus or settings.processes // nodes
     return settings.model_copy(update={"processes": nodes * each}), (nodes, each)

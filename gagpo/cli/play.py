@@ -84,9 +84,11 @@ def _require_fitting(request: PlayRequest) -> None:
     if request.model is None:
         for name, value in (("--prompt", request.prompt), ("--watch", request.watch or None)):
             if value is not None:
-                raise InvalidArgument(f"{name} is for a model: add --model MODEL", key=name)
+                raise InvalidArgument(f"{name} is for a model", key=name, advice="add --model MODEL")
     if request.watch and request.expert:
-        raise InvalidArgument("--expert shows a person what to do: leave out --expert or --watch")
+        raise InvalidArgument(
+            "--expert shows a person what to do", key="--expert", advice="leave out --expert or --watch"
+        )
 
 
 @dataclass
@@ -195,7 +197,7 @@ def _prepare(request: PlayRequest) -> PlaySession:
     env = make_env(env_id, kwargs)
     try:
         if request.expert and not isinstance(env, TextEnv):
-            raise InvalidArgument(f"{env_id} has no expert: leave --expert out")
+            raise InvalidArgument("has no expert", key="--expert", where=env_id, advice="leave --expert out")
         seed = secrets.randbelow(2**31) if request.seed is None else request.seed
         task = _task(env, request, seed)
         tools = tools_of(env)

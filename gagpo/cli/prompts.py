@@ -55,7 +55,7 @@ def prompts(
             print_json(comments)
     elif name is None:
         raise InvalidArgument(
-            f"gagpo prompts {action} needs a name: one of {', '.join(available)}, or for preview a config"
+            (f"gagpo prompts {action} needs a name: one of {', '.join(available)}, or for preview a config"), key="name"
         )
     elif action is PromptAction.SHOW:
         if name not in available:

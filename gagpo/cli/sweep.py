@@ -32,7 +32,7 @@ def train_sweep(config: str, overrides: Sequence[str], request: TrainRequest, qu
     from gagpo.sweeps.processes import Runner
 
     if started_as_rank():
-        raise SettingsError("a sweep starts the processes of its runs itself: run it without torchrun")
+        raise SettingsError("a sweep starts the processes of its runs itself", advice="run it without torchrun")
     sweep = make_sweep(config, overrides, request.runs)
     _require_startable(sweep)
     with _alone(sweep.folder):

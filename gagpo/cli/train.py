@@ -62,7 +62,7 @@ class TrainRequest(Options):
             )
         if self.jobs is not None and not swept:
             raise SettingsError(
-                "--jobs is for a sweep: list several values in an override, such as seed=1,2,3", key="--jobs"
+                "--jobs is for a sweep", key="--jobs", advice="list several values in an override, such as seed=1,2,3"
             )
 
 
@@ -230,7 +230,7 @@ def sft(
             print_json({"model": settings.model})
         return
     if settings.sft is None:
-        raise SettingsError(f"run {settings.name!r} has no section 'sft'")
+        raise SettingsError(f"run {settings.name!r} has no section 'sft'", key="sft")
     machine.require_machine(settings)
     from gagpo.settings.derived import recipe_difference
     from gagpo.sft.run import sft as make  # imports torch
@@ -238,7 +238,8 @@ def sft(
     if (folder / "config.json").exists() and not overwrite:
         if difference := recipe_difference(settings):
             raise SettingsError(
-                f"{settings.model} was made with other settings ({difference})",
+                f"was made with other settings ({difference})",
+                where=settings.model,
                 advice=("replace it with --overwrite, or choose another folder with model=..."),
             )
         say(f"{settings.model} exists; replace it with --overwrite")

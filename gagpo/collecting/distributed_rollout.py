@@ -43,17 +43,18 @@ def require_fitting(settings: RunSettings, processes: int) -> None:
         if settings.device != "cpu" and settings.engine.options.shares_gpu(settings.device):
             raise SettingsError(
                 f"rollout.ahead={settings.rollout.ahead} samples while {processes} processes train, and engine "
-                f"{settings.engine.name} samples on a GPU that one of them trains on: name other GPUs with "
-                f"{serving_engine()} engine.options={{replicas: 1, gpus: [6]}}, or set rollout.ahead=0",
+                f"{settings.engine.name} samples on a GPU that one of them trains on",
                 key="rollout.ahead",
+                advice=f"name other GPUs with {serving_engine()} engine.options={{replicas: 1, gpus: [6]}}, or set "
+                "rollout.ahead=0",
             )
         return  # the first rank samples all groups
     tasks = settings.rollout.tasks
     if tasks % processes:
         raise SettingsError(
-            f"rollout.tasks={tasks} cannot be divided over {processes} processes: set it to a multiple of {processes}, "
-            f"or processes to a divisor of {tasks}",
+            f"rollout.tasks={tasks} cannot be divided over {processes} processes",
             key="rollout.tasks",
+            advice=f"set it to a multiple of {processes}, or processes to a divisor of {tasks}",
         )
 
 
@@ -90,7 +91,9 @@ def rollout_of(ranks: Ranks, interruptions: Interruptions, samplers: int | None 
         headers = [rank_header for _, rank_header in shares]
         ranks.raise_together(error, [rank_header["error"] for rank_header in headers])
         if any(rank_header["jobs"] != header["jobs"] for rank_header in headers):
-            raise RanksDiffer("the ranks chose different tasks: use the same software and data on all machines")
+            raise RanksDiffer(
+                "the ranks chose different tasks", advice="use the same software and data on all machines"
+            )
         # In the order of the jobs, as one process would have them: sums over the batch then agree.
         order = {(job.group, job.sample): number for number, job in enumerate(jobs)}
         all_episodes = [episode for rank_episodes, _ in shares for episode in rank_episodes]

@@ -23,7 +23,7 @@ SMALLEST_AVERAGE = 1e-8
 
 def _require_order(low_name: str, low: float, high_name: str, high: float) -> None:
     if high < low:
-        raise InvalidArgument(f"{high_name} must be at least {low_name}, {low:g} (got {high:g})")
+        raise InvalidArgument(f"{high_name} must be at least {low_name}, {low:g} (got {high:g})", key=high_name)
 
 
 class AgpoTemperature(Options):
@@ -107,7 +107,11 @@ class Agpo(Options):
     @model_validator(mode="after")
     def _adapts(self) -> Agpo:
         if self.temperature is None and self.radius is None:
-            raise InvalidArgument("temperature and radius are both null, so nothing adapts: set controllers.agpo=null")
+            raise InvalidArgument(
+                "temperature and radius are both null, so nothing adapts",
+                key="temperature",
+                advice="set controllers.agpo=null",
+            )
         return self
 
 
@@ -207,8 +211,11 @@ class AgpoController:
         entropy_G = np.asarray([] if entropy_G is None else entropy_G, np.float64)
         if entropy_G.shape != (len(tasks_G),) or not np.isfinite(entropy_G).all() or (entropy_G < 0).any():
             raise InvalidArgument(
-                f"AGPO's clip radius needs the policy's mean token entropy on each of {len(tasks_G)} task groups, got "
-                f"{entropy_G.tolist()}"
+                (
+                    f"AGPO's clip radius needs the policy's mean token entropy on each of {len(tasks_G)} task "
+                    f"groups, got {entropy_G.tolist()}"
+                ),
+                key="entropy_G",
             )
         share_G = np.ones(len(entropy_G))
         if average is not None and average > SMALLEST_AVERAGE:

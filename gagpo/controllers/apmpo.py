@@ -56,9 +56,15 @@ class Apmpo(Options):
                 advice="exponent=exponential takes any scale",
             )
         if self.exponent == self.radius == "fixed":
-            raise InvalidArgument("exponent and radius are both fixed, so nothing adapts: set controllers.apmpo=null")
+            raise InvalidArgument(
+                "exponent and radius are both fixed, so nothing adapts",
+                key="exponent",
+                advice="set controllers.apmpo=null",
+            )
         if self.symmetric and self.radius == "fixed":
-            raise InvalidArgument("symmetric requires an adaptive radius: set radius=tanh, mean or deviation")
+            raise InvalidArgument(
+                "symmetric requires an adaptive radius", key="symmetric", advice="set radius=tanh, mean or deviation"
+            )
         if self.symmetric and self.radius == "linear":
             raise InvalidArgument(
                 "symmetric requires a radius below 1, and a linear one has no bound", advice="set radius=tanh"

@@ -182,7 +182,11 @@ def _on_tokens(value_G: list[float] | None, group_K: Tensor | None) -> float | T
     if len(value_G) == 1:
         return value_G[0]
     if group_K is None:
-        raise InvalidArgument("task groups have different radii or exponents: give group_K, the group of each token")
+        raise InvalidArgument(
+            "task groups have different radii or exponents",
+            key="group_K",
+            advice="give group_K, the group of each token",
+        )
     import torch
 
     return torch.tensor(value_G, dtype=torch.float32, device=group_K.device)[group_K]

@@ -135,7 +135,7 @@ def advantages(turns: Turns, settings: CreditSettings, value_K: np.ndarray | Non
 
 def _checked_values(value_K: np.ndarray | None, tokens: int) -> np.ndarray:
     if value_K is None:
-        raise BadTurns("this credit needs a critic: give its value of each response token")
+        raise BadTurns("this credit needs a critic", key="value", advice="give its value of each response token")
     value_K = np.asarray(value_K, np.float64)
     if value_K.shape != (tokens,) or not np.isfinite(value_K).all():
         raise BadTurns(

@@ -32,7 +32,11 @@ class Empg(CreditSettings):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         if turns.entropy_N is None:
-            raise BadTurns("credit empg needs the policy's entropy: give entropy_N, the mean over each turn's tokens")
+            raise BadTurns(
+                "credit empg needs the policy's entropy",
+                key="entropy_N",
+                advice="give entropy_N, the mean over each turn's tokens",
+            )
         low, high = float(turns.entropy_N.min()), float(turns.entropy_N.max())
         level_N = (turns.entropy_N - low) / (high - low + EPSILON)
         sure_N = np.exp(-level_N)

@@ -55,7 +55,9 @@ class Gagpo(CreditSettings):
     @model_validator(mode="after")
     def _has_unique_values(self) -> Gagpo:
         if self.proxy == "graph" and self.gamma == 1:
-            raise InvalidArgument("proxy=graph requires gamma below 1: otherwise its values are not unique")
+            raise InvalidArgument(
+                "proxy=graph requires gamma below 1: otherwise its values are not unique", key="gamma"
+            )
         if self.proxy == "graph" and self.leave_one_out:
             raise InvalidArgument(
                 "leave_one_out requires proxy=return or proxy=outcome: proxy=graph solves for the values of all states "

@@ -42,7 +42,9 @@ class CreditSettings(Options):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         if "key" in cls.model_fields and "state_key" not in cls.model_fields:  # would have no effect
-            raise InvalidArgument(f"{cls.__module__}:{cls.__name__}: field 'key' is renamed to 'state_key'")
+            raise InvalidArgument(
+                "field 'key' is renamed to 'state_key'", key="key", where=f"{cls.__module__}:{cls.__name__}"
+            )
 
     @property
     def compares_states(self) -> bool:
@@ -61,12 +63,17 @@ class CreditSettings(Options):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         """One advantage per turn, float64[N]; per response token, float64[K], where ``level`` is ``token``."""
-        raise InvalidArgument(f"credit {self.name} has no advantage: add a method advantage(turns) to its class")
+        raise InvalidArgument(
+            "has no advantage", where=f"credit {self.name}", advice="add a method advantage(turns) to its class"
+        )
 
     def advantage_and_target(self, turns: Turns, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Advantages and the critic's targets, one each per turn or per response token, as is ``value``."""
         raise InvalidArgument(
-            f"credit {self.name} does not use a critic: set critic=null, or write advantage_and_target(turns, value)"
+            "does not use a critic",
+            key="critic",
+            where=f"credit {self.name}",
+            advice="set critic=null, or write advantage_and_target(turns, value)",
         )
 
 
@@ -110,7 +117,9 @@ def register(credit: type[Some]) -> type[Some]:
     CREDITS.check(credit, "what is registered")
     name = credit.model_fields["name"].default
     if not isinstance(name, str):
-        raise InvalidArgument(f'{credit.__qualname__} has no name: give it a field name: str = "..."')
+        raise InvalidArgument(
+            "has no name", where=f"credit {credit.__qualname__}", advice='give it a field name: str = "..."'
+        )
     CREDITS.add(name, credit)
     return credit
 

@@ -33,7 +33,9 @@ class OptimalTokenBaseline(CreditSettings):
 
     def advantage(self, turns: Turns) -> np.ndarray:
         if turns.energy_K is None:
-            raise BadTurns("credit optimal_token_baseline needs the policy's probabilities: give energy_K")
+            raise BadTurns(
+                "credit optimal_token_baseline needs the policy's probabilities", key="energy_K", advice="give energy_K"
+            )
         tokens_N = response_tokens(turns)
         return_K = token_returns(turns, 1.0)
 

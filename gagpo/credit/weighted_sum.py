@@ -48,7 +48,7 @@ class WeightedSum(CreditSettings):
         for credit in self.credits:
             reason = self._why_not(credit)
             if reason:
-                raise InvalidArgument(f"credits: {credit.name} {reason}")
+                raise InvalidArgument(f"credits: {credit.name} {reason}", key="credits")
         if self.weights is not None and len(self.weights) != len(self.credits):
             raise InvalidArgument(
                 f"weights must have one number for each of the {len(self.credits)} credits (got {len(self.weights)})",

@@ -136,7 +136,7 @@ def read_episodes(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 yield json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise InvalidArgument(f"{path}, line {number}: not a JSON object ({error})") from None
+                raise InvalidArgument(f"not a JSON object ({error})", where=f"{path}, line {number}") from None
 
 
 def episodes_in(path: Path) -> Iterator[Episode]:
@@ -145,7 +145,7 @@ def episodes_in(path: Path) -> Iterator[Episode]:
         try:
             yield episode_from_record(record)
         except InvalidArgument as error:
-            raise InvalidArgument(f"{path}, line {number}: not an episode ({error})") from None
+            raise InvalidArgument(f"not an episode ({error})", key=error.key, where=f"{path}, line {number}") from None
 
 
 def episode_from_record(record: dict[str, Any]) -> Episode:
@@ -161,7 +161,7 @@ def episode_from_record(record: dict[str, Any]) -> Episode:
         try:
             episode.turns.append(_turn(row))
         except InvalidArgument as error:
-            raise InvalidArgument(f"turn {number}: {error}") from None
+            raise InvalidArgument(error, where=f"turn {number}") from None
     return episode
 
 
@@ -197,7 +197,7 @@ def _turn(row: object) -> Turn:
         values |= _token_columns(row)
     turn = Turn(**values, calls=calls)
     if turn.valid != valid:
-        raise InvalidArgument("keys 'valid' and 'invalid' contradict each other")
+        raise InvalidArgument("keys 'valid' and 'invalid' contradict each other", key="valid")
     return turn
 
 
@@ -207,12 +207,16 @@ def _token_columns(row: dict[str, Any]) -> dict[str, np.ndarray]:
     try:
         return {name: np.asarray(columns[name], dtype).reshape(-1) for name, dtype in types.items()}
     except (ValueError, TypeError, OverflowError):
-        raise InvalidArgument("keys 'prompt_ids', 'response_ids' and 'logprobs' must be lists of numbers") from None
+        raise InvalidArgument(
+            "keys 'prompt_ids', 'response_ids' and 'logprobs' must be lists of numbers", key="prompt_ids"
+        ) from None
 
 
 def _call(row: object) -> Call:
     if not isinstance(row, dict) or not all(name in Call._fields and _is_text(row[name]) for name in row):
-        raise InvalidArgument(f"key 'calls' must be a list of objects of {', '.join(Call._fields)}, each a text")
+        raise InvalidArgument(
+            f"key 'calls' must be a list of objects of {', '.join(Call._fields)}, each a text", key="calls"
+        )
     return Call(**{"action": "", **row})
 
 
@@ -222,9 +226,9 @@ def _checked(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     for name in names:
         expected, accepts = _KINDS[name]
         if name not in record:
-            raise InvalidArgument(f"key {name!r} is missing")
+            raise InvalidArgument(f"key {name!r} is missing", key=name)
         if not accepts(record[name]):
-            raise InvalidArgument(f"key {name!r} must be {expected}, got {record[name]!r:.40}")
+            raise InvalidArgument(f"key {name!r} must be {expected}, got {record[name]!r:.40}", key=name)
         values[name] = record[name]
     return values
 

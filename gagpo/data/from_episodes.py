@@ -32,9 +32,11 @@ def turns_from_episodes(
         raise BadTurns(f"penalty must be at least 0, got {min(penalty_E)}", key="penalty")
     for number, episode in enumerate(episodes):
         if episode.outcome == "failed":
-            raise BadTurns(f"episode {number} (task {episode.task!r}) failed in its environment: leave it out")
+            raise BadTurns(
+                "failed in its environment", where=f"episode {number} (task {episode.task!r})", advice="leave it out"
+            )
         if not episode.turns:
-            raise BadTurns(f"episode {number} (task {episode.task!r}) has no turns: leave it out")
+            raise BadTurns("has no turns", where=f"episode {number} (task {episode.task!r})", advice="leave it out")
     turns = [turn for episode in episodes for turn in episode.turns]
     length_E = [len(episode.turns) for episode in episodes]
     penalty_N = np.repeat(np.asarray(penalty_E, np.float64), length_E)

@@ -31,7 +31,7 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
     mask_BL = as_array(mask_BL).astype(np.bool_)
     reward = as_array(reward)
     if mask_BL.ndim != 2:
-        raise BadTurns(f"the mask must have one row per episode, got shape {mask_BL.shape}")
+        raise BadTurns(f"the mask must have one row per episode, got shape {mask_BL.shape}", key="mask_BL")
     if response_BL.shape != mask_BL.shape or reward.shape not in (mask_BL.shape, mask_BL.shape[:1]):
         raise BadTurns(
             f"response, mask and reward do not fit: {response_BL.shape}, {mask_BL.shape} and {reward.shape}",
@@ -39,7 +39,7 @@ def turns_from_tokens(response_BL: Any, mask_BL: Any, reward: Any, group_B: Any,
         )
     unsampled_rows = np.flatnonzero(~mask_BL.any(axis=1))
     if unsampled_rows.size:
-        raise BadTurns(f"episode {unsampled_rows[0]} has no sampled token: leave it out")
+        raise BadTurns("has no sampled token", where=f"episode {unsampled_rows[0]}", advice="leave it out")
     starts_BL = mask_BL.copy()
     starts_BL[:, 1:] &= ~mask_BL[:, :-1]
     turn_BL = np.cumsum(starts_BL).reshape(mask_BL.shape) - 1  # the turn that contains or precedes a token

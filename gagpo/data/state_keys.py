@@ -64,8 +64,12 @@ def _require_states(episodes: Sequence[Episode]) -> None:
         for index, turn in enumerate(episode.turns):
             if turn.state is None:
                 raise BadTurns(
-                    f"key='state' requires the environment's state, and turn {index} of episode {number} "
-                    f"(task {episode.task!r}) has none: use key='observation'"
+                    (
+                        f"key='state' requires the environment's state, and turn {index} of episode {number} "
+                        f"(task {episode.task!r}) has none"
+                    ),
+                    key="key",
+                    advice="use key='observation'",
                 )
 
 

@@ -98,7 +98,9 @@ class Turns:
         for name, column in COLUMNS.items():
             value = getattr(self, name)
             if not isinstance(value, np.ndarray) and not (value is None and column.optional):
-                raise BadTurns(f"Turns contains arrays, and {name} is none: build it with Turns.of(...)")
+                raise BadTurns(
+                    f"Turns contains arrays, and {name} is none", key=name, advice="build it with Turns.of(...)"
+                )
 
     @classmethod
     def of(cls, reward_N: Any, episode_N: Any, group_E: Any, **columns: Any) -> Turns:
@@ -208,14 +210,16 @@ class Turns:
     def required_success_E(self) -> np.ndarray:
         """``success_E``; raises :class:`BadTurns` where it is missing."""
         if self.success_E is None:
-            raise BadTurns("this credit needs the success of each episode: give success_E")
+            raise BadTurns("this credit needs the success of each episode", key="success_E", advice="give success_E")
         return self.success_E
 
     @property
     def required_state_N(self) -> np.ndarray:
         """``state_N``; raises :class:`BadTurns` where it is missing."""
         if self.state_N is None:
-            raise BadTurns("this credit compares states: give state_N (see gagpo.credit.intern)")
+            raise BadTurns(
+                "this credit compares states", key="state_N", advice="give state_N (see gagpo.credit.intern)"
+            )
         return self.state_N
 
     @cached_property
@@ -267,7 +271,7 @@ def _converted(name: str, column: Column, value: Any, length: int) -> np.ndarray
     if array.ndim != 1 or len(array) != length:
         raise BadTurns(f"{name} must have {length} entries in one dimension, got shape {array.shape}", key=name)
     if np.issubdtype(column.dtype, np.integer) and not np.issubdtype(array.dtype, np.integer):
-        raise BadTurns(f"{name} holds integers, got {array.dtype}")
+        raise BadTurns(f"{name} holds integers, got {array.dtype}", key=name)
     array = array.astype(column.dtype)
     if column.dtype is np.float64 and not np.isfinite(array).all():
         offset = int(np.flatnonzero(~np.isfinite(array))[0])
@@ -288,7 +292,7 @@ def _require_episodes_in_order(episode_N: np.ndarray, episodes: int) -> None:
         )
     present = np.bincount(episode_N, minlength=episodes) > 0
     if not present.all():
-        raise BadTurns(f"episode {int(np.argmin(present))} has no turns: leave it out")
+        raise BadTurns("has no turns", where=f"episode {int(np.argmin(present))}", advice="leave it out")
 
 
 def _length(column: Any, name: str) -> int:

@@ -29,7 +29,11 @@ def meet(seconds: float) -> tuple[Store, Store, int, int]:
     """
     address = f"{os.environ[MASTER_ADDR]}:{os.environ[MASTER_PORT]}"
     if os.environ[MASTER_PORT].strip("0") == "":
-        raise RankLost("ranks cannot meet at MASTER_PORT=0: run torchrun --standalone, or name a free port")
+        raise RankLost(
+            "ranks cannot meet at MASTER_PORT=0",
+            key="MASTER_PORT",
+            advice="run torchrun --standalone, or name a free port",
+        )
     meetings: list[tuple[Store, Store, int, int]] = []
     attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 

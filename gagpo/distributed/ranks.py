@@ -132,7 +132,8 @@ class Ranks:
         for rank, rank_value in enumerate(self.gathered(value)):
             if not self.alone and rank_value != json.loads(json.dumps(value)):
                 raise RanksDiffer(
-                    f"ranks {self.rank} and {rank} differ in {name}: all machines need the same software and hardware"
+                    f"ranks {self.rank} and {rank} differ in {name}",
+                    advice="all machines need the same software and hardware",
                 )
         return value
 

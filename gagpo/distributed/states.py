@@ -74,7 +74,7 @@ def fill_optimizer(optimizer: torch.optim.Optimizer, names: Mapping[str, Tensor]
         tensors |= {f"{name}.{key}": tensor for key, tensor in state.items()}
     surplus = sorted(on_disk.keys() - tensors.keys())
     if surplus:
-        raise StateError(f"{folder} contains {surplus[0]!r}, which belongs to no parameter of this run")
+        raise StateError(f"contains {surplus[0]!r}, which belongs to no parameter of this run", where=folder)
     read(tensors, folder, ranks)
     for group, rate in zip(optimizer.param_groups, rates.tolist(), strict=True):
         group["lr"] = rate
@@ -106,7 +106,7 @@ def stored(folder: Path) -> Stored:
         entries = {name: cast(TensorStorageMetadata, metadata[name]) for name in names}
         return {name: StoredTensor(torch.Size(entry.size), entry.properties.dtype) for name, entry in entries.items()}
     except Exception as error:  # torch raises whatever the damaged bytes lead to
-        raise StateError(f"{folder} cannot be read: {reason(error)}") from None
+        raise StateError(f"cannot be read: {reason(error)}", where=folder) from None
 
 
 def stored_names(folder: Path) -> set[str]:
@@ -119,7 +119,7 @@ def stored_names(folder: Path) -> set[str]:
             with safe_open(path, framework="pt") as file:
                 names |= set(file.keys())
         except (OSError, SafetensorError) as error:
-            raise StateError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+            raise StateError(f"cannot be read: {str(error).splitlines()[0]}", where=path) from None
     return names
 
 
@@ -138,14 +138,14 @@ def read(tensors: dict[str, Tensor], folder: Path, ranks: Ranks) -> None:
     on_disk = stored(folder)
     for name, tensor in tensors.items():
         if name not in on_disk:
-            raise StateError(f"{folder} has no tensor {name!r}")
+            raise StateError(f"has no tensor {name!r}", where=folder)
         size = on_disk[name].size
         if size != tensor.shape:
             raise StateError(f"tensor {name!r} has shape {tuple(size)}, not {tuple(tensor.shape)}", where=folder)
     try:
         load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), **_among(ranks))
     except (Exception, CheckpointException) as error:  # torch raises whatever the damaged bytes lead to
-        raise StateError(f"{folder} cannot be read: {reason(error)}") from None
+        raise StateError(f"cannot be read: {reason(error)}", where=folder) from None
 
 
 def _among(ranks: Ranks) -> dict[str, Any]:

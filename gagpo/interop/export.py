@@ -37,10 +37,10 @@ def export(source: Path, out: Path, trust_remote_code: bool = False) -> int:
         UntrustedCode: the run's environment may not be imported.
     """
     if out.exists():
-        raise InvalidArgument(f"{out} exists: choose another path")
+        raise InvalidArgument("exists already", where=out, advice="choose another path")
     solved = [episode for episode in read_source(source)[1] if episode.success and episode.turns]
     if not solved:
-        raise InvalidArgument(f"{source} holds no successful episode")
+        raise InvalidArgument("holds no successful episode", where=source)
     for episode in solved:
         require_no_program(source, episode.info)
     parent = source.resolve().parents[1]
@@ -70,7 +70,7 @@ def _prompt_of(run: Path, settings: RunSettings | None, name: str, trust_remote_
         return find_prompt("plain"), ""
     environment = next((env for env in settings.all_environments if env.name == name), None)
     if environment is None:
-        raise InvalidArgument(f"the settings of {run} have no environment {name!r:.80}, which an episode names")
+        raise InvalidArgument(f"no environment {name!r:.80}, which an episode names", where=f"the settings of {run}")
     env_id = environment.environment.id
     if module_in(env_id) and not trust_remote_code:
         raise untrusted(run, f"the environment {env_id!r:.80}")
@@ -80,7 +80,7 @@ def _prompt_of(run: Path, settings: RunSettings | None, name: str, trust_remote_
 def read_source(source: Path) -> tuple[JournalMetadata, list[Episode]]:
     """What the source stores about its episodes, and the episodes; InvalidArgument if it contains none."""
     if not source.is_file():
-        raise InvalidArgument(f"there is no file {source}, and no run of that name")
+        raise InvalidArgument("there is no such file, and no run of that name", where=source)
     metadata: JournalMetadata
     try:
         metadata, stored_episodes = read_journal(source)
@@ -89,5 +89,5 @@ def read_source(source: Path) -> tuple[JournalMetadata, list[Episode]]:
         stored_episodes = episodes_in(source)
     episodes = list(stored_episodes)
     if not episodes:
-        raise InvalidArgument(f"{source} holds no whole episode")
+        raise InvalidArgument("holds no whole episode", where=source)
     return metadata, episodes

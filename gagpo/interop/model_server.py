@@ -45,7 +45,9 @@ class ModelServer(GatewayServer):
 
     def __init__(self, model: ChatModel, host: str = "127.0.0.1", port: int = 0, key: str = ""):
         if host not in LOOPBACK and not key:
-            raise InvalidArgument(f"--host {host} accepts requests of other machines: set a key with --api-key")
+            raise InvalidArgument(
+                f"--host {host} accepts requests of other machines", key="--api-key", advice="set a key with --api-key"
+            )
         super().__init__(host, port, model.name)
         self._key = key
         self._client_of_model = ModelClient(model)

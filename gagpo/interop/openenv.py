@@ -97,7 +97,9 @@ class OpenEnvEnvironment:
     ):
         arguments = dict(kwargs or {})
         if arguments.pop("expert", False):
-            raise InvalidArgument("a server does not offer an expert: leave out the argument expert")
+            raise InvalidArgument(
+                "a server does not offer an expert", key="expert", advice="leave out the argument expert"
+            )
         with opened(env_id, arguments) as env:
             self.tasks = {split: env.tasks(split) for split in getattr(env, "splits", ("train", "test"))}
             instructions = str(getattr(env, "instructions", ""))

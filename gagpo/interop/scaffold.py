@@ -29,7 +29,7 @@ def new_config(path: Path, like: str) -> Path:
     """Copy the shipped config ``like`` to ``path``. Raises: SettingsError if it is unknown or ``path`` exists."""
     text = find_config(like).read_text(encoding="utf-8")
     if path.exists():
-        raise SettingsError(f"{path} exists: choose another name")
+        raise SettingsError("exists already", where=path, advice="choose another name")
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -44,11 +44,12 @@ def new_environment(name: str, folder: Path = Path()) -> list[Path]:
         near = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")
         advice = f", such as {near}" if _NAME.fullmatch(near) else ""
         raise InvalidArgument(
-            f"the name must be a module name of lowercase letters, digits and _{advice} (got {name!r})"
+            f"the name must be a module name of lowercase letters, digits and _{advice} (got {name!r})", key="name"
         )
     conflict = _name_conflict(name, folder)
     if conflict:
-        raise InvalidArgument(f"{name} is {conflict}: choose another name, such as {name[:35]}_env", key=name)
+        advice = f"choose another name, such as {name[:35]}_env"
+        raise InvalidArgument(f"{name} is {conflict}", key="name", advice=advice)
 
     def filled(text: str) -> str:
         return text.replace("my_env", name).replace("MyEnv", class_name(name))
@@ -56,7 +57,7 @@ def new_environment(name: str, folder: Path = Path()) -> list[Path]:
     targets = {path: folder / filled(path.stem) for path in sorted(_TEMPLATE.glob("*.txt"))}
     for target in targets.values():
         if target.exists():
-            raise InvalidArgument(f"{target} exists: choose another name or folder")
+            raise InvalidArgument("exists already", where=target, advice="choose another name or folder")
     folder.mkdir(parents=True, exist_ok=True)
     for source, target in targets.items():
         target.write_text(filled(source.read_text(encoding="utf-8")), encoding="utf-8")

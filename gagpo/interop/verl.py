@@ -47,8 +47,9 @@ def register(algorithm: Algorithm, name: str = "gagpo") -> None:
     """
     if algorithm.kl.coefficient or algorithm.entropy:
         raise InvalidArgument(
-            "in verl the KL and entropy terms are verl's (actor.use_kl_loss, actor.entropy_coeff): load the algorithm "
-            'with {"kl": {"coefficient": 0.0}, "entropy": 0.0}'
+            "in verl the KL and entropy terms are verl's (actor.use_kl_loss, actor.entropy_coeff)",
+            key="kl",
+            advice='load the algorithm with {"kl": {"coefficient": 0.0}, "entropy": 0.0}',
         )
     _set_while_running(PPOTrainer, "_compute_advantage", _responses, _fetch_responses)
     _set_while_running(BaseEngine, "train_batch", _mini_batch, _count_of_batch)
@@ -134,7 +135,10 @@ def _require(variable: ContextVar[Any], name: str) -> Any:
     value = variable.get()
     if value is None:
         raise InvalidArgument(
-            f"the {name} of verl is not known here: the adapter needs verl's V1 trainer (trainer.use_v1=true), and "
-            "register() must be called before verl's trainer and workers are made"
+            f"the {name} of verl is not known here",
+            advice=(
+                "the adapter needs verl's V1 trainer (trainer.use_v1=true), and register() must be "
+                "called before verl's trainer and workers are made"
+            ),
         )
     return value

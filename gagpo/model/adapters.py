@@ -54,7 +54,9 @@ def require_peft() -> None:
     """AdapterError unless peft can be imported."""
     if importlib.util.find_spec("peft") is None:
         raise AdapterError(
-            "lora needs peft, which is not installed: pip install -c constraints.txt -e '.[lora]', or leave lora out"
+            "lora needs peft, which is not installed",
+            key="lora",
+            advice="pip install -c constraints.txt -e '.[lora]', or leave lora out",
         )
 
 
@@ -381,7 +383,11 @@ def base_of(folder: Path) -> tuple[str, str | None]:
     config = _read(folder / CONFIG)
     name, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(name, str) or not name or not isinstance(revision, str | None):
-        raise AdapterError(f"{folder / CONFIG} does not name its base model (base_model_name_or_path)")
+        raise AdapterError(
+            "does not name its base model (base_model_name_or_path)",
+            key="base_model_name_or_path",
+            where=folder / CONFIG,
+        )
     if is_adapter(Path(name)):
         raise AdapterError(
             f"the base of {folder} is an adapter itself ({name})", advice="merge that first: gagpo export RUN FOLDER"
@@ -406,7 +412,7 @@ def config_of(folder: Path) -> PlainLora:
     unsupported += [key for key in _EMPTY if config.get(key)]
     if config.get("peft_type") != "LORA" or unsupported:
         key = unsupported[0] if unsupported else "peft_type"
-        raise AdapterError(f"{path} is not a plain LoRA adapter ({key})", advice="merge it with peft")
+        raise AdapterError(f"is not a plain LoRA adapter ({key})", where=path, advice="merge it with peft")
     rank = config.get("r")
     alpha = config.get("lora_alpha")
     targets = config.get("target_modules")
@@ -434,7 +440,7 @@ def tensors_of(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(str(path))
     except (OSError, SafetensorError) as error:
-        raise AdapterError(f"{path} cannot be read: {first_line(error)}") from None
+        raise AdapterError(f"cannot be read: {first_line(error)}", where=path) from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -443,5 +449,5 @@ def _read(path: Path) -> dict[str, Any]:
         if not isinstance(record, dict):
             raise ValueError("not an object")
     except (OSError, ValueError, RecursionError) as error:
-        raise AdapterError(f"{path} cannot be read: {error}") from None
+        raise AdapterError(f"cannot be read: {error}", where=path) from None
     return record

@@ -18,7 +18,9 @@ def require_known(name: str) -> None:
     """Raise InvalidArgument for an unknown format, and for float16, whose range ends at 65,504."""
     if name == "float16":
         raise InvalidArgument(
-            "float16 overflows in training and sampling: use bfloat16, or float32 if the device lacks it"
+            "float16 overflows in training and sampling",
+            key="dtype",
+            advice="use bfloat16, or float32 if the device lacks it",
         )
     if name not in NAMES:
         raise InvalidArgument(f"unknown precision {name!r}", advice=f"choose {' or '.join(NAMES)}")

@@ -54,7 +54,7 @@ def load_tokenizer(name: str, revision: str | None = None, *, trust_remote_code:
             name, local_files_only=path.is_dir(), trust_remote_code=trust_remote_code, revision=revision or "main"
         )
     except Exception as error:  # damaged files fail anywhere in transformers
-        raise ModelError(_advice(name, "tokenizer", error)) from error
+        raise _not_loaded(name, "tokenizer", error) from error
     if tokenizer.chat_template is None:
         raise ModelError(
             f"the tokenizer of {name} has no chat template", advice="add chat_template.jinja to the folder"
@@ -106,7 +106,7 @@ def load_model(
             )
         )
     except Exception as error:  # a config.json with values of the wrong type fails anywhere in transformers
-        raise ModelError(_advice(name, "model", error)) from error
+        raise _not_loaded(name, "model", error) from error
     require_whole(name, model, info)
     ready: torch.nn.Module = align(model.to(torch.device(device)).eval())
     choose_path(name, ready)
@@ -155,8 +155,9 @@ def _starter_on_base(name: str, device: str) -> torch.nn.Module:
     expected = adapters.digest_of_base(folder)
     if adapters.digest(model) != expected:
         raise ModelError(
-            f"{place_of(base)} holds another model than {base}, which {name} is an adapter on (SHA-256 of the weights "
-            f"differs): remove the folder, then run `gagpo models get {base}`"
+            f"holds another model than {base}, which {name} is an adapter on (SHA-256 of the weights differs)",
+            where=place_of(base),
+            advice=f"remove the folder, then run `gagpo models get {base}`",
         )
     return merge_exactly(model, folder)
 
@@ -209,9 +210,14 @@ def commit_of(name: str, revision: str | None = None) -> str | None:
         try:
             return extract_commit_hash(cached_file(name, "config.json", revision=revision or "main"), None)
         except (OSError, ValueError) as error:
-            raise ModelError(_advice(name, "model", error)) from error
+            raise _not_loaded(name, "model", error) from error
     if revision is not None:
-        raise ModelError(f"model {name} is a folder, which has no revision {revision!r}: remove revision")
+        raise ModelError(
+            f"is a folder, which has no revision {revision!r}",
+            key="revision",
+            where=f"model {name}",
+            advice="remove revision",
+        )
     return None
 
 
@@ -232,7 +238,7 @@ def width_of(name: str, revision: str | None = None) -> int | None:
             name, local_files_only=Path(name).is_dir(), revision=revision or "main"
         )
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ModelError(_advice(name, "model", error)) from error
+        raise _not_loaded(name, "model", error) from error
     text = values.get("text_config") or values
     width = next((text[key] for key in ("hidden_size", "n_embd", "d_model") if key in text), None)
     return width if isinstance(width, int) else None
@@ -247,11 +253,13 @@ def refuse_remote_code(name: str, revision: str | None = None) -> None:
         config, _ = PretrainedConfig.get_config_dict(name, local_files_only=local, revision=revision or "main")
         remote_code = dict(config.get("auto_map") or {})
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ModelError(_advice(name, "model", error)) from error
+        raise _not_loaded(name, "model", error) from error
     if "AutoModelForCausalLM" in remote_code:
         raise ModelError(
-            f"model {name} brings its own code ({remote_code['AutoModelForCausalLM']}), which is not run by default: "
-            "read it, then set trust_remote_code=true (--trust-remote-code for gagpo eval and export)"
+            f"brings its own code ({remote_code['AutoModelForCausalLM']}), which is not run by default",
+            key="trust_remote_code",
+            where=f"model {name}",
+            advice="read it, then set trust_remote_code=true (--trust-remote-code for gagpo eval and export)",
         )
 
 
@@ -261,12 +269,18 @@ def require_whole(name: str, model: torch.nn.Module, info: dict[str, Any]) -> No
         if keys:
             first = min(map(str, keys))
             raise ModelError(
-                f"model {name}: {len(keys)} tensors are {problem}, the first {first!r}; the folder is incomplete or of "
-                "another architecture; save it again with save_pretrained"
+                (
+                    f"{len(keys)} tensors are {problem}, the first {first!r}; the folder is incomplete or of "
+                    "another architecture"
+                ),
+                where=f"model {name}",
+                advice="save it again with save_pretrained",
             )
     if info["mismatched_keys"]:
         first, stored, expected = min(info["mismatched_keys"])
-        raise ModelError(f"model {name}: tensor {first!r} has shape {tuple(stored)}, its config says {tuple(expected)}")
+        raise ModelError(
+            f"tensor {first!r} has shape {tuple(stored)}, its config says {tuple(expected)}", where=f"model {name}"
+        )
     require_finite(name, model)
 
 
@@ -274,7 +288,9 @@ def require_finite(name: str, model: torch.nn.Module) -> None:
     """Raise ModelError naming the first parameter that is not finite."""
     for parameter_name, parameter in model.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
-            raise ModelError(f"model {name}: parameter {parameter_name} is not finite: the weights are damaged")
+            raise ModelError(
+                f"parameter {parameter_name} is not finite: the weights are damaged", where=f"model {name}"
+            )
 
 
 def choose_path(name: str, model: torch.nn.Module) -> str:
@@ -291,8 +307,8 @@ def choose_path(name: str, model: torch.nn.Module) -> str:
     worse = attention_check.padded_error(model)
     if worse:
         raise ModelError(
-            f"model {name} ({type(model).__name__}) cannot be trained here: flat attention fails ({reason}), and so do "
-            f"padded rows ({worse})"
+            f"cannot be trained here: flat attention fails ({reason}), and so do padded rows ({worse})",
+            where=f"model {name} ({type(model).__name__})",
         )
     return reason
 
@@ -321,11 +337,12 @@ def _require_available(name: str, part: str, revision: str | None) -> None:
         raise ModelError(f"cannot load the {part} of {name!r}: {reason}", advice="or name a folder that exists")
 
 
-def _advice(name: str, part: str, error: Exception) -> str:
+def _not_loaded(name: str, part: str, error: Exception) -> ModelError:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     if os.sep in name and not Path(name).exists():
         reason = "the folder does not exist"
-    return (
-        f"cannot load the {part} of {name!r}: {reason}. Give a Hugging Face model folder (`gagpo sft` makes a "
-        "small one) or the name of a hub model that is cached or can be downloaded"
+    return ModelError(
+        f"cannot load the {part} of {name!r}: {reason}",
+        advice="give a Hugging Face model folder (`gagpo sft` makes a small one) or the name of a hub model that is "
+        "cached or can be downloaded",
     )

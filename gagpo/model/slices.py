@@ -70,7 +70,7 @@ class StoredTensors:
     def _fill(self, shards: Mapping[str, Shard]) -> None:
         missing = sorted(shards.keys() - self.paths.keys())
         if missing:
-            raise ModelError(f"{self.name} has no tensor {missing[0]!r}")
+            raise ModelError(f"has no tensor {missing[0]!r}", where=self.name)
         for path in sorted({self.paths[name] for name in shards}):
             try:
                 with safe_open(path, framework="pt") as file:
@@ -80,7 +80,7 @@ class StoredTensors:
                             stored = file.get_slice(name)[tuple(slice(begin, begin + size) for begin, size in ends)]
                             shard.copy_(stored)
             except (OSError, SafetensorError) as error:
-                raise ModelError(f"{path} cannot be read: {first_line(error)}") from None
+                raise ModelError(f"cannot be read: {first_line(error)}", where=path) from None
 
 
 def _shard_of(tensor: Tensor) -> Shard:

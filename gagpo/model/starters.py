@@ -102,7 +102,7 @@ def read(folder: Path) -> Starter:
         if not isinstance(manifest_values.get("base"), str | None):
             raise ValueError("base is not a name")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidArgument(f"{path} cannot be read ({error})", advice="install the package again") from None
+        raise InvalidArgument(f"cannot be read ({error})", where=path, advice="install the package again") from None
     return Starter(folder.name, folder, manifest_values)
 
 

@@ -54,7 +54,9 @@ class Layout:
         """
         row_K = turn_K if row_K is None else row_K
         if turn_K.ndim != 1 or turn_K.shape != row_K.shape:
-            raise InvalidArgument(f"turn_K and row_K must be flat and equally long: {_shape(turn_K)}, {_shape(row_K)}")
+            raise InvalidArgument(
+                f"turn_K and row_K must be flat and equally long: {_shape(turn_K)}, {_shape(row_K)}", key="turn_K"
+            )
         if turn_K.numel() == 0:
             raise InvalidArgument("the batch has no response tokens")
         number_K, turn_tokens_M = _number(turn_K)
@@ -69,7 +71,9 @@ class Layout:
     def of_mask(cls, mask_BL: Tensor) -> Layout:
         """Layout of a padded batch's sampled tokens ``x[mask.bool()]``; each unbroken run in a row is an action."""
         if mask_BL.ndim != 2:
-            raise InvalidArgument(f"the mask must have one row per sequence, got shape {_shape(mask_BL)}")
+            raise InvalidArgument(
+                f"the mask must have one row per sequence, got shape {_shape(mask_BL)}", key="mask_BL"
+            )
         mask_BL = mask_BL.bool()
         starts_BL = mask_BL.clone()
         starts_BL[:, 1:] &= ~mask_BL[:, :-1]
@@ -110,7 +114,7 @@ def segment_mean(value_K: Tensor, segment_K: Tensor, tokens_S: Tensor) -> Tensor
 
 def _number(ids: Tensor) -> tuple[Tensor, Tensor]:
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise InvalidArgument(f"segment ids must be integers, got {ids.dtype}")
+        raise InvalidArgument(f"segment ids must be integers, got {ids.dtype}", key="segment")
     # Ids of packed rows are sorted already, and a comparison of neighbours costs less than a sort.
     unique = torch.unique_consecutive if bool((ids[1:] >= ids[:-1]).all()) else torch.unique
     _, number_K, size = unique(ids, return_inverse=True, return_counts=True)

@@ -195,7 +195,9 @@ class Correction(Options):
         masks = ("icepop", "sequence")
         for option, corrections in {"cap": ("tis",), "low": masks, "high": masks}.items():
             if self.name not in corrections and getattr(self, option) != type(self).model_fields[option].default:
-                raise InvalidArgument(f"{option} requires correction {' or '.join(corrections)} (got {self.name})")
+                raise InvalidArgument(
+                    f"{option} requires correction {' or '.join(corrections)} (got {self.name})", key=option
+                )
         return self
 
 

@@ -116,11 +116,14 @@ def _require_inputs(settings: ObjectiveSettings, ref_logprob_K: Tensor | None, e
     """Raise InvalidArgument if a term of the loss lacks its input."""
     if settings.kl.coefficient > 0 and ref_logprob_K is None:
         raise InvalidArgument(
-            "kl.coefficient is above 0: give ref_logprob_K, the reference policy's log-probabilities",
+            "kl.coefficient is above 0",
             key="kl.coefficient",
+            advice="give ref_logprob_K, the reference policy's log-probabilities",
         )
     if settings.entropy > 0 and entropy_K is None:
-        raise InvalidArgument("entropy is above 0: give entropy_K, the policy's entropy at each token")
+        raise InvalidArgument(
+            "entropy is above 0", key="entropy_K", advice="give entropy_K, the policy's entropy at each token"
+        )
 
 
 def kl_divergence(logprob_K: Tensor, ref_logprob_K: Tensor, estimator: Literal["k1", "k2", "k3"] = "k3") -> Tensor:

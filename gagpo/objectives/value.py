@@ -25,9 +25,9 @@ def value_loss(
     """
     if not value.shape == old_value.shape == target.shape:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (value, old_value, target))
-        raise InvalidArgument(f"value, old_value and target must have one shape, got {shapes}")
+        raise InvalidArgument(f"value, old_value and target must have one shape, got {shapes}", key="value")
     if value.numel() == 0:
-        raise InvalidArgument("there are no values")
+        raise InvalidArgument("there are no values", key="value")
     old_value = old_value.detach().to(value.dtype)
     target = target.detach().to(value.dtype)
     error = (value - target).square()

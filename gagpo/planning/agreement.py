@@ -17,7 +17,7 @@ def require_trainable(settings: RunSettings) -> None:
         require_fitting(settings, ranks)
         if ":" in settings.device:
             raise SettingsError(
-                f"device={settings.device} names one GPU for {ranks} processes: set device=cuda", key="device"
+                f"device={settings.device} names one GPU for {ranks} processes", key="device", advice="set device=cuda"
             )
     if settings.lora is not None and adapters.is_adapter(Path(settings.model)):
         raise SettingsError(
@@ -29,7 +29,10 @@ def require_room_for_prompts(settings: RunSettings, shape: Shape) -> None:
     """Raise SettingsError if a response may fill the model's context."""
     if settings.longest_response >= shape.context:
         raise SettingsError(
-            f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the context of "
-            f"{settings.model} ({shape.context} tokens): lower it",
+            (
+                f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the "
+                f"context of {settings.model} ({shape.context} tokens)"
+            ),
             key="rollout.max_tokens",
+            advice="lower it",
         )

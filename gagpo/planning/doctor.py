@@ -212,10 +212,18 @@ def device_of(device: str, ranks: Ranks) -> str:
     if ranks.alone or not device.startswith("cuda"):
         return device
     if device != "cuda":
-        raise InvalidArgument(f"{ranks.world_size} processes take a GPU each: name the device cuda, not {device}")
+        raise InvalidArgument(
+            f"{ranks.world_size} processes take a GPU each",
+            key="--device",
+            advice=f"name the device cuda, not {device}",
+        )
     count = torch.cuda.device_count()
     if count < ranks.local_world_size:
-        raise InvalidArgument(f"{ranks.local_world_size} processes and {count} GPUs: say --processes {max(1, count)}")
+        raise InvalidArgument(
+            f"{ranks.local_world_size} processes and {count} GPUs",
+            key="--processes",
+            advice=f"say --processes {max(1, count)}",
+        )
     return ranks.device(device)
 
 

@@ -66,7 +66,7 @@ class Checkpoint:
         """Compare every file with the manifest; CheckpointError names the first that is missing or damaged."""
         try:
             if self.path.is_symlink():
-                raise manifest.ManifestError(f"{self.path} is a link: put the checkpoint itself there")
+                raise manifest.ManifestError("is a link", where=self.path, advice="put the checkpoint itself there")
             manifest.verify(self.path)
         except manifest.ManifestError as error:
             raise CheckpointError(error, advice=f"delete {self.path} to use an earlier checkpoint") from None
@@ -93,7 +93,9 @@ class Checkpoint:
             raise self._unreadable(path, reason) from None
 
     def _unreadable(self, path: Path, reason: object) -> CheckpointError:
-        return CheckpointError(f"{path} cannot be read ({reason})", advice=f"delete {self.path} to use an earlier one")
+        return CheckpointError(
+            f"cannot be read ({reason})", where=path, advice=f"delete {self.path} to use an earlier one"
+        )
 
 
 def read_state(path: Path) -> State:

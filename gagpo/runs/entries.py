@@ -142,7 +142,7 @@ class StateEntry(Entry):
             self.load(state)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = str(error)[:200]  # it may quote a damaged state at any length
-            raise CheckpointError(f"{path} is not a trainer's state: {reason}") from None
+            raise CheckpointError(f"is not a trainer's state: {reason}", where=path) from None
 
 
 class SampledEntry(Entry):

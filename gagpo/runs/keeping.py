@@ -89,12 +89,16 @@ def find_checkpoint(run: Path, which: str | None, training: TrainingSettings) ->
         best = best_of(planned_of(by_iteration, rows, training) or by_iteration, rows, training)
         if best is None:
             raise SettingsError(
-                f"run {run} has no best checkpoint: training.best_metric is not set or was never logged"
+                "has no best checkpoint: training.best_metric is not set or was never logged",
+                key="training.best_metric",
+                where=f"run {run}",
             )
         checkpoint = by_iteration[best]
     elif which == EMA:
         if checkpoint.average is None:
-            raise SettingsError(f"run {run} has no average of its weights: training.ema is false")
+            raise SettingsError(
+                "has no average of its weights: training.ema is false", key="training.ema", where=f"run {run}"
+            )
         checkpoint = replace(checkpoint, weights=AVERAGE)
     elif which is not None:
         if int(which) not in by_iteration:

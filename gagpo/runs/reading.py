@@ -46,9 +46,10 @@ def validated(kind: type[T], document: object, name: str) -> T:
     try:
         return TypeAdapter(kind).validate_python(document)
     except ValidationError as error:
-        raise BadResult(f"{name}: {_complaint(error.errors()[0])}", key=name) from None
+        first = error.errors()[0]
+        raise BadResult(_complaint(first), key=key_path(first["loc"]) or None, where=name) from None
     except OverflowError:
-        raise BadResult(f"{name}: an integer is too large", key=name) from None
+        raise BadResult("an integer is too large", where=name) from None
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def in_one_line() -> Iterator[None]:
         validator_error = first.get("ctx", {}).get("error")  # a complete sentence of this package's validators
         if isinstance(validator_error, InvalidArgument):
             raise validator_error from None
-        raise InvalidArgument(_complaint(first)) from None
+        raise InvalidArgument(_complaint(first), key=key_path(first["loc"]) or None) from None
 
 
 def parse(text: str, name: str) -> object:
@@ -69,9 +70,9 @@ def parse(text: str, name: str) -> object:
     try:
         return json.loads(text)
     except RecursionError:
-        raise BadResult(f"{name}: nested too deeply", key=name) from None
+        raise BadResult("nested too deeply", where=name) from None
     except ValueError as error:
-        raise BadResult(f"{name}: not JSON ({error})", key=name) from None
+        raise BadResult(f"not JSON ({error})", where=name) from None
 
 
 def read_text(path: Path) -> str:

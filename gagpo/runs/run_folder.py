@@ -62,7 +62,7 @@ class RunFolder:
         """A new run; SettingsError when ``path`` holds a run or other files."""
         _require_no_run(path)
         if path.is_dir() and not all(_left_by_start(file) for file in path.iterdir()):
-            raise SettingsError(f"{path} is a folder with other files", advice="choose another name with name=...")
+            raise SettingsError("is a folder with other files", where=path, advice="choose another name with name=...")
         return cls(path, settings)
 
     @classmethod
@@ -77,7 +77,7 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """An existing run; SettingsError when ``path`` is not a run."""
         if not (path / "config.yaml").is_file():
-            raise SettingsError(f"{path} is not a run: it has no config.yaml")
+            raise SettingsError("is not a run: it has no config.yaml", where=path)
         return cls(path)
 
     def write(self) -> None:
@@ -163,10 +163,12 @@ class RunFolder:
         """
         for key in (override.partition("=")[0] for override in overrides):
             if reason := renamed.replacement(renamed.KEYS, key, "key"):
-                raise SettingsError(reason)
+                raise SettingsError(reason, key=key)
             if key not in CHANGEABLE:
                 raise SettingsError(
-                    f"{key!r} cannot change when a run is resumed", advice=f"only these can: {', '.join(CHANGEABLE)}"
+                    f"{key!r} cannot change when a run is resumed",
+                    key=key,
+                    advice=f"only these can: {', '.join(CHANGEABLE)}",
                 )
         settings = resolve(load(self.path / "config.yaml", overrides, earlier=True))
         rows = self.metrics()
@@ -298,7 +300,9 @@ def _require_no_run(path: Path) -> None:
             remedy = f"extend it with `gagpo train --resume {quoted} training.iterations={2 * max(last, 1)}`"
     numbers = (number for number in range(2, 1000) if not path.with_name(f"{path.name}-{number}").exists())
     another = f"name={shlex.quote(f'{path.name}-{next(numbers, 1000)}')}"
-    raise SettingsError(f"{path} holds a run already{state}: {remedy}, or start another with {another}, or delete it")
+    raise SettingsError(
+        f"holds a run already{state}", where=path, advice=f"{remedy}, or start another with {another}, or delete it"
+    )
 
 
 def enough(training: TrainingSettings, iterations: int, turns: float) -> bool:
@@ -311,7 +315,7 @@ def named(run: Path) -> tuple[Path, str | None]:
     name, _, which = str(run).rpartition("@")
     if not (run / "config.yaml").is_file():
         if reason := renamed.replacement(renamed.CHECKPOINTS, which, "checkpoint") if name else "":
-            raise SettingsError(f"{run}: {reason}")
+            raise SettingsError(reason, where=run)
         if match := _AT.fullmatch(str(run)):
             return Path(match["run"]), match["which"]
     return run, None

@@ -46,7 +46,7 @@ def derived_values(settings: RunSettings) -> dict[str, Value]:
         try:
             type(getattr(settings, section)).model_validate({field: value})
         except ValidationError as error:
-            raise SettingsError(f"{explain(error, (), 'derived')}", where=path) from None
+            raise SettingsError(explain(error, (), "derived"), where=path) from None
     return values
 
 
@@ -85,7 +85,9 @@ def recipe_difference(settings: RunSettings, folder: Path | None = None) -> str:
 def require_same_recipe(work: Path, settings: RunSettings) -> None:
     """Raise :class:`SettingsError` if the unfinished SFT in ``work`` has other settings."""
     if difference := recipe_difference(settings, work / "start"):
-        raise SettingsError(f"{work} was started with other settings ({difference})", advice="delete it to start again")
+        raise SettingsError(
+            f"was started with other settings ({difference})", where=work, advice="delete it to start again"
+        )
 
 
 def _flat(value: object, name: str = "") -> dict[str, object]:

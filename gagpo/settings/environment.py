@@ -13,8 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from gagpo.agents.call_formats import find_format
 from gagpo.agents.prompts import Prompt, find_prompt
 from gagpo.base.errors import InvalidArgument
-from gagpo.base.nearest import hint
-from gagpo.base.options import Options, problems, sentence
+from gagpo.base.options import Options, explain
 from gagpo.envs.offers import resolvers
 from gagpo.envs.plain import seed_ranges
 from gagpo.envs.tasks import in_environment
@@ -120,22 +119,22 @@ class ContextSettings(Options):
     @classmethod
     def _renamed(cls, values: object) -> object:
         if isinstance(values, dict) and "style" in values:
-            raise InvalidArgument(f"style is renamed to context.prompt: write prompt: {values['style']!s:.80}")
+            raise InvalidArgument(
+                "style is renamed to context.prompt", key="style", advice=f"write prompt: {values['style']!s:.80}"
+            )
         return values
 
 
 def _some_keys(section: type[Options], values: Mapping[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
     """Validated values of some keys of a section; InvalidArgument for a key that is not ``allowed``."""
     if rejected := [name for name in values if name in section.model_fields and name not in allowed]:
-        raise InvalidArgument(f"{rejected[0]} cannot differ between environments, only {', '.join(allowed)}")
+        raise InvalidArgument(
+            f"{rejected[0]} cannot differ between environments, only {', '.join(allowed)}", key=rejected[0]
+        )
     try:
         settings = section.model_validate(dict(values))
     except ValidationError as error:
-        faults = [
-            f"unknown key {key!r}; {hint(key, allowed)}" if unknown else sentence(key, message)
-            for key, message, unknown in problems(error)
-        ]
-        raise InvalidArgument("; ".join(faults)) from None
+        raise explain(error, allowed, None) from None
     return {name: getattr(settings, name) for name in values}
 
 

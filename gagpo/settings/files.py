@@ -12,9 +12,8 @@ from pydantic_core import ErrorDetails
 from gagpo.agents.engines.registry import ENGINES, StoredOptions
 from gagpo.base import renamed
 from gagpo.base.core_schema import NotYaml, parse_yaml, read_mapping, write_yaml
-from gagpo.base.errors import GagpoError
 from gagpo.base.nearest import hint, nearest
-from gagpo.base.options import by_name, by_place, complaint, sentence
+from gagpo.base.options import advice_of, by_name, by_place, complaint, key_of, sentence
 from gagpo.credit import CREDITS, CreditSettings
 from gagpo.settings import keys
 from gagpo.settings.interface import with_interface
@@ -39,14 +38,14 @@ def find_config(config: str | Path) -> Path:
     if str(config) in shipped:
         return shipped[str(config)]
     if reason := renamed.replacement(renamed.CONFIGS, path.stem, "config"):
-        raise SettingsError(f"there is no settings file {path}: {reason}")
+        raise SettingsError(f"there is no settings file {path}", advice=reason)
     if path.is_dir() and (path / "config.yaml").is_file():
-        raise SettingsError(f"{path} is a run folder", advice=f"`gagpo train --resume {path}` continues it")
+        raise SettingsError("is a run folder", where=path, advice=f"`gagpo train --resume {path}` continues it")
     files = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
     names = {file.stem: str(file) for file in files} | {name: name for name in shipped}
     similar = ", ".join(names[name] for name in nearest(path.stem, names, cutoff=0.6))
-    near = f"; nearest: {similar}" if similar else ""
-    raise SettingsError(f"there is no settings file {path}{near} (`gagpo list` shows those that ship)")
+    near = f"nearest: {similar}; " if similar else ""
+    raise SettingsError(f"there is no settings file {path}", advice=f"{near}`gagpo list` shows those that ship")
 
 
 def load(config: str | Path, overrides: Sequence[str] = (), earlier: bool = False) -> RunSettings:
@@ -98,25 +97,12 @@ def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = (
         return RunSettings.model_validate(changed)
     except ValidationError as error:
         faults = list(by_place(error, lambda location: keys.place(RunSettings, location)).items())[:5]
-        raise _joined(
-            [
-                SettingsError(_reason(key, details), key=_key_of(key, details), where=_origin(key, where, overrides))
-                for key, details in faults
-            ]
-        ) from None
+        raise _joined([_fault(key, details, _origin(key, where, overrides)) for key, details in faults]) from None
 
 
 def _joined(errors: Sequence[SettingsError]) -> SettingsError:
     """One error of all; several have no common key."""
     return errors[0] if len(errors) == 1 else SettingsError("; ".join(map(str, errors)))
-
-
-def _key_of(key: str, details: Sequence[ErrorDetails]) -> str:
-    """The key that a validator of a whole section names, else the key whose value is wrong."""
-    cause = details[0].get("ctx", {}).get("error")
-    if not isinstance(cause, GagpoError) or cause.key is None:
-        return key
-    return cause.key if not key or "." in cause.key else f"{key.removesuffix(f'.{cause.key}')}.{cause.key}"
 
 
 def _overridden(values: Mapping[str, object], overrides: Sequence[str]) -> dict[str, Any]:
@@ -135,10 +121,12 @@ def dump(settings: RunSettings) -> str:
 def _apply(values: dict[str, object], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise SettingsError(f"an override looks like section.key=value, got {override!r:.80}")
+        raise SettingsError("must look like section.key=value", where=f"override {override!r:.80}")
     *path, last = key.split(".")
     if len(path) > _MAX_DEPTH:
-        raise SettingsError(f"a key has at most {_MAX_DEPTH + 1} parts, got {len(path) + 1} in {override!r:.80}")
+        raise SettingsError(
+            f"a key must have at most {_MAX_DEPTH + 1} parts (got {len(path) + 1})", where=f"override {override!r:.80}"
+        )
     section: Any = values
     for depth, name in enumerate(path):
         if [name, *path[depth + 1 :], last][:2] == ["kwargs", "tasks"] and section.get("tasks"):
@@ -152,18 +140,21 @@ def _apply(values: dict[str, object], override: str) -> None:
         several = isinstance(values.get("environments"), list)
         if inner is None and several and path[: depth + 1] == ["environment"]:
             raise SettingsError(
-                f"override {override!r:.80}: there are several environments",
+                "there are several environments",
+                where=f"override {override!r:.80}",
                 advice=(f"write environments.NAME{key.removeprefix('environment')}=..."),
             )
         inner = {} if inner is None else inner
         if not isinstance(inner, dict | list):
-            raise SettingsError(f"override {override!r:.80}: {name!r} holds a single value, not a section")
+            raise SettingsError(f"{name!r} holds a single value, not a section", where=f"override {override!r:.80}")
         section[index] = section = inner.copy()  # the caller's values stay unchanged
     last = _place(section, last, override)
     try:
         value = parse_yaml(text)
     except NotYaml as error:
-        raise SettingsError(f"override {override!r:.80}: the value is not YAML ({error})", advice="quote it") from None
+        raise SettingsError(
+            f"the value is not YAML ({error})", where=f"override {override!r:.80}", advice="quote it"
+        ) from None
     before = section.get(last) if key == "engine" and isinstance(value, str) else None
     if isinstance(before, dict):  # another engine samples in the same precision, but has other options
         value = {**{name: entry for name, entry in before.items() if name != "options"}, "name": value}
@@ -180,23 +171,31 @@ def _place(section: dict[str, object] | list[object], name: str, override: str) 
     number = int(name) if name.isdecimal() and len(name) < 4 else len(section)
     if number >= len(section):
         row_names = [str(row_name) for row_name in names if row_name is not None]
-        raise SettingsError(f"override {override!r:.80}: there is no row {name!r:.40}", advice=hint(name, row_names))
+        raise SettingsError(
+            f"there is no row {name!r:.40}", where=f"override {override!r:.80}", advice=hint(name, row_names)
+        )
     return number
 
 
-def _reason(key: str, details: Sequence[ErrorDetails]) -> str:
-    """What is wrong with the value of a key."""
+def _fault(key: str, details: Sequence[ErrorDetails], where: str) -> SettingsError:
+    """What is wrong with the value of a key. where: its origin."""
+    problem, advice = _problem(key, details)
+    return SettingsError(problem, key=key_of(key, details[0]), where=where, advice=advice)
+
+
+def _problem(key: str, details: Sequence[ErrorDetails]) -> tuple[str, str | None]:
+    """The problem, and the advice if there is any."""
     error_type = details[0]["type"]
     if error_type == "extra_forbidden":
         if (near := keys.nearest_key(RunSettings, key)) != key:
-            return f"unknown key {key!r}; the nearest valid key is {near!r}"
+            return f"unknown key {key!r}", f"the nearest valid key is {near!r}"
         if "." in str(details[0]["loc"][-1]):
-            written = ": {".join(key.split(".")) + ": ..." + "}" * key.count(".")
-            return f"key {key!r} must be written in sections: {written}"
-        return f"key {key!r} belongs to another choice than the one in {key.rpartition('.')[0]!r}"
+            written = "write " + ": {".join(key.split(".")) + ": ..." + "}" * key.count(".")
+            return f"key {key!r} must be written in sections", written
+        return f"key {key!r} belongs to another choice than the one in {key.rpartition('.')[0]!r}", None
     if error_type == "missing":
-        return f"key {key!r} is missing"
-    return f"{sentence(key or 'settings', complaint(*details))}"
+        return f"key {key!r} is missing", None
+    return sentence(key or "settings", complaint(*details)), advice_of(details[0])
 
 
 def _origin(key: str, where: str, overrides: Sequence[str]) -> str:

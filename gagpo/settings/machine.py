@@ -67,17 +67,17 @@ def require_model(model: str) -> None:
     is_path = folder.parts[:1] in (("runs",), ("data",)) or (folder.parent.is_dir() and folder.parent != Path())
     if folder.is_dir():
         if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
-            raise SettingsError(f"{model} is neither a run (no config.yaml) nor a model folder (no config.json)")
+            raise SettingsError("is neither a run (no config.yaml) nor a model folder (no config.json)", where=model)
     elif folder.exists():
-        raise SettingsError(f"{model} is a file: name the folder of a run or of a model")
+        raise SettingsError("is a file", where=model, advice="name the folder of a run or of a model")
     elif is_path or not NAME.fullmatch(model):
         raise SettingsError(
-            f"there is no run or model {model}: the folder does not exist{_near(folder)} (`gagpo list` shows those "
-            "that exist)"
+            f"there is no run or model {model}: the folder does not exist",
+            advice=f"{_near(folder)}`gagpo list` shows those that exist",
         )
     elif reason := why_unavailable(model):
         raise SettingsError(
-            f"there is no run or model folder {model}{_near(folder)}", advice=f"as a hub name, {reason}"
+            f"there is no run or model folder {model}", advice=f"{_near(folder)}as a hub name, {reason}"
         )
 
 
@@ -87,7 +87,7 @@ def _near(folder: Path) -> str:
     patterns = ("*",) if ancestor == folder.parent else ("*", "*/*")
     folders = [str(path) for pattern in patterns for path in ancestor.glob(pattern) if path.is_dir()]
     near = nearest(str(folder), folders, cutoff=0.7)
-    return f"; nearest: {', '.join(near)}" if near else ""
+    return f"nearest: {', '.join(near)}; " if near else ""
 
 
 def with_machine_formats(settings: RunSettings, width: int | None = None) -> RunSettings:

@@ -72,13 +72,15 @@ class RolloutSettings(Options):
             raise InvalidArgument(f"workers must be auto or a number from 0 to 1024, got {self.workers}", key="workers")
         if self.ahead > self.max_staleness:
             raise InvalidArgument(
-                f"ahead must be at most max_staleness, {self.max_staleness} (got {self.ahead}): raise max_staleness or "
-                "lower ahead",
+                f"ahead must be at most max_staleness, {self.max_staleness} (got {self.ahead})",
                 key="ahead",
+                advice="raise max_staleness or lower ahead",
             )
         if self.ahead and self.workers == 0:
             raise InvalidArgument(
-                "ahead samples in a thread, which cannot step environments in the trainer's process: set workers=1"
+                "ahead samples in a thread, which cannot step environments in the trainer's process",
+                key="workers",
+                advice="set workers=1",
             )
         return self
 
@@ -128,7 +130,8 @@ class EngineSettings(Options):
     def _memory_that_is_used(self) -> EngineSettings:
         if self.gpu_memory_utilization is not None and not self.options.takes_memory:
             raise InvalidArgument(
-                f"gpu_memory_utilization has no effect on engine {self.name}, which allocates what it needs: remove it",
+                f"gpu_memory_utilization has no effect on engine {self.name}, which allocates what it needs",
                 key="gpu_memory_utilization",
+                advice="remove it",
             )
         return self

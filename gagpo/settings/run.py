@@ -70,24 +70,34 @@ class RunSettings(Options):
     def _require_environments(self) -> RunSettings:
         if (self.environment is None) == (not self.environments):
             fault = "is missing" if self.environment is None else "and key 'environments' are both given"
-            raise InvalidArgument(f"key 'environment' {fault}: give one environment there, or several in environments")
+            raise InvalidArgument(
+                f"key 'environment' {fault}",
+                key="environment",
+                advice="give one environment there, or several in environments",
+            )
         if fault := fault_of(self.environments):
-            raise InvalidArgument(f"environments: {fault}")
+            raise InvalidArgument(f"environments: {fault}", key="environments")
         return self
 
     @model_validator(mode="after")
     def _require_controllers_for_single_groups(self) -> RunSettings:
         if self.rollout.ahead and self.algorithm.controllers.variance_filter:
             raise InvalidArgument(
-                "controllers.variance_filter compares the groups of a batch, and rollout.ahead has one group at a "
-                "time: set rollout.ahead=0, or use dynamic_sampling",
+                (
+                    "controllers.variance_filter compares the groups of a batch, and rollout.ahead has one "
+                    "group at a time"
+                ),
                 key="rollout.ahead",
+                advice="set rollout.ahead=0, or use dynamic_sampling",
             )
         if self.rollout.ahead and self.algorithm.controllers.agpo:
             raise InvalidArgument(
-                "controllers.agpo sets temperatures and clip radii from probes with the newest weights, and "
-                "rollout.ahead samples with older ones: set rollout.ahead=0",
+                (
+                    "controllers.agpo sets temperatures and clip radii from probes with the newest weights, "
+                    "and rollout.ahead samples with older ones"
+                ),
                 key="rollout.ahead",
+                advice="set rollout.ahead=0",
             )
         return self
 
@@ -97,9 +107,12 @@ class RunSettings(Options):
         shortest = min(env.max_tokens for env in self.all_environments)
         if overlong is not None and overlong.buffer is not None and overlong.buffer > shortest:
             raise InvalidArgument(
-                f"controllers.overlong.buffer must be at most the response limit, {shortest} tokens (got "
-                f"{overlong.buffer}): lower it, or raise rollout.max_tokens",
+                (
+                    f"controllers.overlong.buffer must be at most the response limit, {shortest} tokens (got "
+                    f"{overlong.buffer})"
+                ),
                 key="controllers.overlong.buffer",
+                advice="lower it, or raise rollout.max_tokens",
             )
         return self
 
@@ -170,7 +183,9 @@ class RunSettings(Options):
         envs = self.all_environments
         if len(envs) > 1:
             names = ", ".join(env.name for env in envs)
-            raise SettingsError(f"run {self.name!r} has several environments ({names}): name one")
+            raise SettingsError(
+                f"run {self.name!r} has several environments ({names})", key="environments", advice="name one"
+            )
         return envs[0]
 
     def environment_of(self, task: str) -> RunEnvironment:

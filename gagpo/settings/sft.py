@@ -30,7 +30,7 @@ class SftModelSettings(Options):
     @model_validator(mode="after")
     def _require_letters(self) -> SftModelSettings:
         if "" in self.marks:
-            raise InvalidArgument("marks: remove the empty text")
+            raise InvalidArgument("marks: remove the empty text", key="marks")
         return self
 
 
@@ -120,5 +120,7 @@ class SftSettings(Options):
         if self.every is not None and self.steps is None:
             raise InvalidArgument("every: set steps too", advice="without steps, evaluations come at growing intervals")
         if self.lora is not None and self.base_model is None:
-            raise InvalidArgument("lora: a new model has nothing to adapt: set base, or remove lora", key="lora")
+            raise InvalidArgument(
+                "lora: a new model has nothing to adapt", key="lora", advice="set base, or remove lora"
+            )
         return self

@@ -167,7 +167,7 @@ def _side(value: object, role: str, column: str) -> list[Any]:
         return [{"role": role, "content": value}]
     if isinstance(value, list) and value:
         return list(_without_null(value))
-    raise InvalidArgument(f"column {column!r} must be a text or a list of messages (got {value!r:.40})")
+    raise InvalidArgument(f"column {column!r} must be a text or a list of messages (got {value!r:.40})", key=column)
 
 
 def _list_of_messages(text: str) -> list[Any] | None:
@@ -186,18 +186,23 @@ def _text(row: Mapping[str, Any], column: str) -> str:
     """The text of a column that may be missing."""
     value = row.get(column)
     if value is not None and not isinstance(value, str):
-        raise InvalidArgument(f"column {column!r} must be a text (got {value!r:.40})")
+        raise InvalidArgument(f"column {column!r} must be a text (got {value!r:.40})", key=column)
     return value or ""
 
 
 def _of_sharegpt(message: object, place: int) -> dict[str, object]:
     if not isinstance(message, dict) or "from" not in message or "value" not in message:
-        raise InvalidArgument(f"conversations[{place}] must be an object with from and value, got {message!r:.40}")
+        raise InvalidArgument(
+            f"conversations[{place}] must be an object with from and value, got {message!r:.40}",
+            key=f"conversations[{place}]",
+        )
     role = _ROLES.get(message["from"]) if isinstance(message["from"], str) else None
     if role is None:
         choices = ", ".join(_ROLES)
         raise InvalidArgument(
-            f"conversations[{place}]: unknown from {message['from']!r:.40}", advice=f"choose one of {choices}"
+            f"conversations[{place}]: unknown from {message['from']!r:.40}",
+            key=f"conversations[{place}]",
+            advice=f"choose one of {choices}",
         )
     weights = {name: message[name] for name in ("weight", "train", "loss") if name in message}
     return {"role": role, "content": message["value"], **weights}
@@ -206,7 +211,7 @@ def _of_sharegpt(message: object, place: int) -> dict[str, object]:
 def _list(row: Mapping[str, Any], column: str) -> list[Any]:
     value = _parsed(row, column)
     if not isinstance(value, list):
-        raise InvalidArgument(f"column {column!r} must be a list of messages (got {value!r:.40})")
+        raise InvalidArgument(f"column {column!r} must be a list of messages (got {value!r:.40})", key=column)
     return value
 
 

@@ -102,10 +102,10 @@ def of_file(settings: RunSettings, path: Path) -> Demonstrations:
         require_no_program(path, episode.info)
         defect = encoding_defect([(turn.observation, turn.response) for turn in episode.turns])
         if defect:
-            raise InvalidArgument(f"{path}, line {number}: {defect}")
+            raise InvalidArgument(defect, where=f"{path}, line {number}")
         episodes.append(episode)
     if not episodes:
-        raise InvalidArgument(f"{path} holds no successful episode to imitate")
+        raise InvalidArgument("holds no successful episode to imitate", where=path)
     for episode in episodes:
         episode.turns = [replace(turn, trainable=turn.valid) for turn in episode.turns]
     rephrase(episodes, settings)
@@ -190,8 +190,11 @@ def best_random_episodes(
     better = [episode for episode in episodes if episode.reward > mean and episode.turns]
     if not better:
         raise InvalidArgument(
-            f"{len(episodes)} random episodes of {environment.id} all had the same reward, so none is worth imitating: "
-            "give the environment an expert_action or intermediate rewards"
+            (
+                f"{len(episodes)} random episodes of {environment.id} all had the same reward, so none is "
+                "worth imitating"
+            ),
+            advice="give the environment an expert_action or intermediate rewards",
         )
     better.sort(key=lambda episode: (-episode.reward, len(episode.turns)))
     best = better[: max(1, len(episodes) // RANDOM_EPISODES_PER_DEMONSTRATION)]

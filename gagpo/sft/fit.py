@@ -278,5 +278,5 @@ def _restore(
         return [float(loss) for loss in state["losses"]]
     except Exception as error:  # torch raises whatever the damaged bytes lead to
         raise SupervisedStateError(
-            f"{path} cannot be read ({type(error).__name__})", advice="delete it to start SFT again"
+            f"cannot be read ({type(error).__name__})", where=path, advice="delete it to start SFT again"
         ) from None

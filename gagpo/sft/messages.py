@@ -77,7 +77,7 @@ def read_messages(
         except InvalidArgument as error:
             raise InvalidArgument(error, where=row_name) from None
     if not episodes:
-        raise InvalidArgument(f"{path} holds no conversations")
+        raise InvalidArgument("holds no conversations", where=path)
     return episodes
 
 
@@ -91,11 +91,13 @@ def _checked(row: Mapping[str, Any]) -> tuple[list[Message], list[Any] | None]:
         raise InvalidArgument("tools must be a list of objects", key="tools")
     for key in ("weight", "train"):
         if row.get(key) not in (None, 1):
-            raise InvalidArgument(f"{key} = {row[key]!r:.40} of a whole row is not supported", advice="remove the row")
+            raise InvalidArgument(
+                f"{key} = {row[key]!r:.40} of a whole row is not supported", key=key, advice="remove the row"
+            )
     for index, message in enumerate(messages):
         _check_message(message, f"messages[{index}]")
     if messages[0]["role"] == "assistant":
-        raise InvalidArgument("messages[0] must be of the role system or user, got assistant")
+        raise InvalidArgument("messages[0] must be of the role system or user, got assistant", key="messages[0]")
     if not any(message["role"] == "assistant" for message in messages):
         raise InvalidArgument("no message is of the role assistant, so there is nothing to imitate")
     if not any(message["role"] == "assistant" and _is_imitated(message) for message in messages):
@@ -107,21 +109,26 @@ def _checked(row: Mapping[str, Any]) -> tuple[list[Message], list[Any] | None]:
 
 def _check_message(message: object, place: str) -> None:
     if not isinstance(message, dict):
-        raise InvalidArgument(f"{place} must be an object, got {message!r:.40}")
+        raise InvalidArgument(f"{place} must be an object, got {message!r:.40}", key=place)
     role = message.get("role")
     content = message.get("content")
     calls = message.get("tool_calls")
     if role not in ROLES:
-        raise InvalidArgument(f"{place}.role must be one of {', '.join(ROLES)}, got {role!r:.40}")
+        raise InvalidArgument(f"{place}.role must be one of {', '.join(ROLES)}, got {role!r:.40}", key=f"{place}.role")
     if calls is not None:
         if role != "assistant":
-            raise InvalidArgument(f"{place}.tool_calls: only an assistant calls tools, not the role {role}")
+            raise InvalidArgument(
+                f"{place}.tool_calls: only an assistant calls tools, not the role {role}", key=f"{place}.tool_calls"
+            )
         if not isinstance(calls, list) or not all(_is_call(call) for call in calls):
-            raise InvalidArgument(f"{place}.tool_calls must be a list of objects with function.name and .arguments")
+            raise InvalidArgument(
+                f"{place}.tool_calls must be a list of objects with function.name and .arguments",
+                key=f"{place}.tool_calls",
+            )
     if not isinstance(content, str) and not (content is None and calls):
-        raise InvalidArgument(f"{place}.content must be a text, got {content!r:.40}")
+        raise InvalidArgument(f"{place}.content must be a text, got {content!r:.40}", key=f"{place}.content")
     if role == "assistant" and not content and not calls:
-        raise InvalidArgument(f"{place}.content is empty, so there is nothing to imitate")
+        raise InvalidArgument(f"{place}.content is empty, so there is nothing to imitate", key=f"{place}.content")
     _check_weights(message, place)
 
 
@@ -129,15 +136,18 @@ def _check_weights(message: Message, place: str) -> None:
     unsupported = [key for key in UNSUPPORTED if key in message]
     if unsupported:
         raise InvalidArgument(
-            f"{place}.{unsupported[0]} is not supported", advice="write weight: 0 for a message not to imitate"
+            f"{place}.{unsupported[0]} is not supported",
+            key=f"{place}.{unsupported[0]}",
+            advice="write weight: 0 for a message not to imitate",
         )
     weights = {key: message[key] for key in WEIGHTS if message.get(key) is not None}
     for key, weight in weights.items():
         if not isinstance(weight, int | float) or weight not in (0, 1):
-            raise InvalidArgument(f"{place}.{key} must be 0 or 1 (got {weight!r:.40})")
+            raise InvalidArgument(f"{place}.{key} must be 0 or 1 (got {weight!r:.40})", key=f"{place}.{key}")
         if weight and message["role"] != "assistant":
             raise InvalidArgument(
-                f"{place}.{key}: only assistant messages are imitated, not the role {message['role']}"
+                f"{place}.{key}: only assistant messages are imitated, not the role {message['role']}",
+                key=f"{place}.{key}",
             )
     if len({bool(weight) for weight in weights.values()}) > 1:
         raise InvalidArgument(f"{' and '.join(weights)} contradict each other", where=place, advice="keep one of them")
@@ -178,8 +188,11 @@ def _episode(
         prompt, through = template.prompt(conversation, index), template.through(conversation, index)
         if not through.startswith(prompt):
             raise InvalidArgument(
-                f"messages[{place_in_row}]: the chat template does not continue its own prompt for an answer, so it "
-                "cannot be told which tokens to imitate"
+                (
+                    f"messages[{place_in_row}]: the chat template does not continue its own prompt for an "
+                    "answer, so it cannot be told which tokens to imitate"
+                ),
+                key=f"messages[{place_in_row}]",
             )
         if prompt.startswith(previous_text):
             prefix_ids, addition = end_tokens.join(previous_ids, end_token, prompt[len(previous_text) :])
@@ -189,7 +202,8 @@ def _episode(
         text, end_token = end_tokens.split(through[len(prompt) :])
         if _is_imitated(message) and not text.strip():
             raise InvalidArgument(
-                f"messages[{place_in_row}]: the chat template shows nothing of it, so there is nothing to imitate"
+                f"messages[{place_in_row}]: the chat template shows nothing of it, so there is nothing to imitate",
+                key=f"messages[{place_in_row}]",
             )
         if not end_token:
             end_token = end_tokens.following(through, template.through_next(conversation, index))

@@ -49,16 +49,18 @@ def sft(settings: RunSettings, quiet: bool = False, say: Report = lambda _: None
     Returns: the model's folder.
     """
     if settings.sft is None:
-        raise SettingsError(f"run {settings.name!r} has no section 'sft'")
+        raise SettingsError(f"run {settings.name!r} has no section 'sft'", key="sft")
     if settings.environments and settings.sft.steps is None:
-        raise SettingsError("SFT in several environments needs sft.steps")
+        raise SettingsError("SFT in several environments needs sft.steps", key="sft.steps")
     if settings.environments and settings.sft.data is not None:
         raise SettingsError(
-            "sft.data is for a run of one environment: remove it, or name one environment", key="sft.data"
+            "sft.data is for a run of one environment", key="sft.data", advice="remove it, or name one environment"
         )
     if any(env.context.admissible for env in settings.all_environments):
         # episodes do not store the admissible actions, so prompts would differ from those of RL
-        raise SettingsError("SFT cannot show admissible actions: set context.admissible=false")
+        raise SettingsError(
+            "SFT cannot show admissible actions", key="context.admissible", advice="set context.admissible=false"
+        )
     folder = Path(settings.model)
     recipe_values = recipe(settings)
     work = folder.with_name(f"{folder.name}.under-way")
@@ -193,8 +195,9 @@ def demonstrations_in(settings: RunSettings, tokenizer: PreTrainedTokenizerBase 
         return of_episodes
     if tokenizer is None:
         raise InvalidArgument(
-            f"sft.data={path} holds conversations, which requires a pretrained model: set sft.base_model",
+            f"sft.data={path} holds conversations, which requires a pretrained model",
             key="sft.data",
+            advice="set sft.base_model",
         )
     context = settings.only_environment.context
     columns, variables = sft_settings.data_columns, context.template

@@ -95,7 +95,7 @@ def make_sweep(config: str, overrides: Sequence[str], runs: Path) -> Sweep:
     choices = _choices(overrides)
     count = math.prod(len(values) for _, values in choices)
     if count > MOST_RUNS:
-        raise SettingsError(f"a sweep has at most {MOST_RUNS:,} runs (got {count:,}): list fewer values")
+        raise SettingsError(f"a sweep has at most {MOST_RUNS:,} runs (got {count:,})", advice="list fewer values")
     labels = {key: dict(zip(values, words_of(key, values), strict=True)) for key, values in choices if len(values) > 1}
     sweep_runs = [_make_run(config, combination, labels, runs) for combination in _combinations(choices)]
     _require_different(sweep_runs, labels)
@@ -132,8 +132,10 @@ def _require_different(runs: Sequence[SweepRun], words: Mapping[str, Mapping[str
         key = next(key for key in words if before[key] != after[key])
         override = f"{key}={','.join(words[key])}"
         raise SettingsError(
-            f"override {override!r:.80} lists a value twice ({before[key]} and {after[key]} are "
-            "the same setting): remove one"
+            f"lists a value twice ({before[key]} and {after[key]} are the same setting)",
+            key=key,
+            where=f"override {override!r:.80}",
+            advice="remove one",
         )
 
 
@@ -144,24 +146,28 @@ def _choices(overrides: Sequence[str]) -> list[tuple[str, list[str]]]:
         key, equals, text = override.partition("=")
         values = [value.strip() for value in split_values(text)] if equals else []
         if not equals or not key:
-            raise SettingsError(f"an override looks like section.key=value, got {override!r:.80}")
+            raise SettingsError("must look like section.key=value", where=f"override {override!r:.80}")
         if len(values) > 1:
             if key == "name":
                 raise SettingsError(
-                    f"name cannot be swept (got {override!r:.80}): runs are named after the other values"
+                    f"name cannot be swept (got {override!r:.80}): runs are named after the other values", key="name"
                 )
             if "" in values:
                 raise SettingsError(
-                    f"override {override!r:.80} lists an empty value: remove a comma, or quote the text"
+                    "lists an empty value",
+                    key=key,
+                    where=f"override {override!r:.80}",
+                    advice="remove a comma, or quote the text",
                 )
             if len(set(values)) < len(values):
-                raise SettingsError(f"override {override!r:.80} lists a value twice: remove one")
+                where = f"override {override!r:.80}"
+                raise SettingsError("lists a value twice", key=key, where=where, advice="remove one")
         choices.append((key, values if len(values) > 1 else [text]))
     keys = [key for key, _ in choices]
     for key, values in choices:
         if len(values) > 1 and keys.count(key) > 1:
             raise SettingsError(
-                f"{key} is set {keys.count(key)} times: list all of its values in one override", key=key
+                f"{key} is set {keys.count(key)} times", key=key, advice="list all of its values in one override"
             )
     return choices
 

@@ -100,8 +100,10 @@ def _changes(folder: RunFolder, settings: RunSettings) -> list[str]:
     if fixed:
         key = fixed[0]
         raise SettingsError(
-            f"{folder.path} holds a run with other settings ({key}: {before.get(key)} there, {after.get(key)} here): "
-            "choose another folder with --runs, another name with name=..., or delete it"
+            f"holds a run with other settings ({key}: {before.get(key)} there, {after.get(key)} here)",
+            key=key,
+            where=folder.path,
+            advice="choose another folder with --runs, another name with name=..., or delete it",
         )
     return [f"{key}={json.dumps(after[key])}" for key in differing]
 

@@ -20,11 +20,11 @@ METHODS = ("start", "log", "close")
 def _require_methods(tracker: Any, title: str) -> None:
     """Raise InvalidArgument unless a registered object can be called for something with a tracker's methods."""
     if not callable(tracker):
-        raise InvalidArgument(f"{title} is not a tracker: it must be a class with the methods {', '.join(METHODS)}")
+        raise InvalidArgument(f"{title} is not a tracker", advice=f"give a class with the methods {', '.join(METHODS)}")
     if isinstance(tracker, type):
         for method in METHODS:
             if not callable(getattr(tracker, method, None)):
-                raise InvalidArgument(f"{title} has no method {method}: add it to the class")
+                raise InvalidArgument(f"{title} has no method {method}", advice="add it to the class")
 
 
 TRACKERS: Registry[Callable[[], Tracker]] = Registry(
@@ -43,7 +43,11 @@ def require_trackers(names: Sequence[str]) -> None:
         if name not in TRACKERS.builtin:
             _require_methods(TRACKERS.find(name), f"tracker {name}")
         elif find_spec(name) is None:  # each is called as its package
-            raise MissingPackage(f"tracker {name} needs the package {name}: pip install {name}, or set trackers=[]")
+            raise MissingPackage(
+                f"tracker {name} needs the package {name}",
+                key="trackers",
+                advice=f"pip install {name}, or set trackers=[]",
+            )
 
 
 @contextmanager

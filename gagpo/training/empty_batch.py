@@ -19,9 +19,12 @@ def require_turns(episodes: Sequence[Episode], iteration: int) -> None:
     errors = [episode.info["error"] for episode in episodes if "error" in episode.info]
     if errors:
         raise NothingToLearn(
-            f"iteration {iteration}: every episode failed in its environment", advice=f"the first error: {errors[0]}"
+            "every episode failed in its environment",
+            where=f"iteration {iteration}",
+            advice=f"the first error: {errors[0]}",
         )
     raise NothingToLearn(
-        f"iteration {iteration}: no prompt left room for a response",
+        "no prompt left room for a response",
+        where=f"iteration {iteration}",
         advice=("lower rollout.max_tokens or context.history, or use a model with a longer context"),
     )

@@ -45,7 +45,7 @@ def export(
     run, which = named(Path(source))
     settings = RunFolder.open(run).stored_settings()
     if out.exists():
-        raise SettingsError(f"{out} exists", advice="choose a folder that does not exist")
+        raise SettingsError("exists", where=out, advice="choose a folder that does not exist")
     from gagpo.agents.engines.base import write_stop_tokens
     from gagpo.model import adapters  # torch: slow to import
     from gagpo.model.loading import load_model, load_tokenizer, save
@@ -93,7 +93,10 @@ def _name_base_absolutely(config: Path) -> None:
     name = record["base_model_name_or_path"]
     if base_of(name) != name:
         raise SettingsError(
-            f"{name} is an adapter itself, on {base_of(name)}: export the run without --adapter", key=name
+            f"is an adapter itself, on {base_of(name)}",
+            key="--adapter",
+            where=name,
+            advice="export the run without --adapter",
         )
     base = Path(folder_of(name))
     if base.is_dir():

@@ -55,9 +55,12 @@ class Sampler:
         self.engine = _engine(settings, policy, model, ranks)
         if settings.longest_response >= self.engine.max_length:
             raise SettingsError(
-                f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the context of "
-                f"{settings.model} ({self.engine.max_length} tokens): lower it",
+                (
+                    f"rollout.max_tokens={settings.longest_response} leaves no room for a prompt in the "
+                    f"context of {settings.model} ({self.engine.max_length} tokens)"
+                ),
                 key="rollout.max_tokens",
+                advice="lower it",
             )
         contexts = {
             env.name: make_context(self.engine.tokenizer, environments[env.name], **dict(env.context))

@@ -20,6 +20,7 @@ from gagpo.envs.pool import WorkerPool
 from gagpo.eval.results import EvalResult, EvaluatedTaskSet
 from gagpo.eval.summary import result_lines
 from tests.agents.chat_server import serving
+from tests.rejections import rejects
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 ASK = [{"role": "user", "content": "You stand at 3. Go to door 1."}]
@@ -56,7 +57,7 @@ def test_a_server_that_fails_in_every_way_costs_time_only():
 
 def test_a_server_that_was_never_reached_is_given_up_at_the_first_refusal():
     client = ApiClient(ApiSettings("m", "http://127.0.0.1:9/v1"))
-    with pytest.raises(ApiError, match=r"http://127.0.0.1:9/.* cannot be reached: .*is --base-url right\?"):
+    with rejects(ApiError, where="http://127.0.0.1:9/v1/chat/completions", advice="--base-url"):
         client.submit(ASK, 0.0, 8).result(30)
     assert client.spent.requests == 1
     client.close()
@@ -123,13 +124,13 @@ def test_a_conversation_that_is_too_long_ends_its_episode():
 
 def test_errors_that_retries_cannot_fix_are_raised_at_once():
     with serving(faults=["key"], rate=1.0) as server:
-        with pytest.raises(ApiError, match="is OPENAI_API_KEY right"):
+        with rejects(ApiError, "OPENAI_API_KEY"):
             client_of(server).submit(ASK, 0.0, 5).result()
         assert len(server.requests) == 1
 
 
 def test_a_lost_server_stops_all_episodes():
-    with serving(faults=["error"], rate=1.0) as server, pytest.raises(ApiError, match="it happens"):
+    with serving(faults=["error"], rate=1.0) as server, rejects(ApiError, "it happens"):
         play(server, count=20, concurrency=10, attempts=2)
 
 
@@ -166,7 +167,7 @@ def test_answers_given_before_an_error_still_end_their_episodes():
         slow = CORRIDOR.replace("Corridor", "Sleepy")
         with (
             WorkerPool(slow, {"max_turns": 1, "seconds": 1.0}, workers=3) as pool,
-            pytest.raises(ApiError, match="such key"),
+            rejects(ApiError, "such key"),
         ):
             jobs = group_jobs(["door-01", "door-07", "door-02"], 1, 0)
             rollout(agent, pool, jobs, concurrency=3, deterministic=False, on_finish=finished.append)
@@ -216,9 +217,9 @@ def test_a_limit_on_the_cost_is_kept():
         client = client_of(server, limit_cost=20.0, **prices)
         assert client.submit(ASK, 0.0, 5).result().usage.cost == 6 + 4 * 0.5 + 2 * 2
         client.submit(ASK, 0.0, 5).result()
-        with pytest.raises(ApiError, match=r"\$24.00 is spent, the limit is \$20.00"):
+        with rejects(ApiError, "$24.00", "$20.00", key="limit_cost"):
             client.submit(ASK, 0.0, 5).result()
-    with pytest.raises(InvalidArgument, match="needs prices"):
+    with rejects(InvalidArgument, key="limit_cost"):
         ApiSettings("m", limit_cost=1.0)
 
 
@@ -240,7 +241,7 @@ def test_tokens_are_estimated_where_the_server_does_not_count():
 
 def test_retry_after_sets_the_pause(monkeypatch):
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 60.0)
-    with serving(faults=["limit"], rate=1.0) as server, pytest.raises(ApiError, match=r"in 3 tries.*slow down"):
+    with serving(faults=["limit"], rate=1.0) as server, rejects(ApiError, "3 tries", "slow down"):
         client_of(server, attempts=3).submit(ASK, 0.0, 5).result()
     assert len(server.requests) == 3
 
@@ -291,5 +292,5 @@ def test_a_client_starts_its_thread_with_the_first_request():
         client.close()
     unused = client_of(server)
     unused.close()
-    with pytest.raises(ApiError, match="the client is closed"):
+    with rejects(ApiError, "closed"):
         unused.submit(ASK, 1.0, 4)

@@ -13,6 +13,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.data import Turn
 from gagpo.envs.tools import ToolCall, read_call
 from tests.agents.hostile_calls import TOOLS, hostile_response, sound_call
+from tests.rejections import rejects
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -136,7 +137,7 @@ def test_each_call_is_judged_by_itself():
 
 
 def test_unknown_formats_are_named():
-    with pytest.raises(InvalidArgument, match="unknown call format 'xml'; choose one of auto, hermes, llama, mistral"):
+    with rejects(InvalidArgument, "'xml'", advice="auto, hermes, llama, mistral"):
         find_format("xml")
 
 

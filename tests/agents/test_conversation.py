@@ -25,6 +25,7 @@ from gagpo.data import Turn, build_rows, episode_from_record, episode_record, re
 from gagpo.envs.pool import WorkerPool
 from gagpo.sft.small_model import CHAT_TEMPLATE, ModelShape, build
 from tests.conftest import TEXTS
+from tests.rejections import rejects
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
@@ -86,7 +87,7 @@ def test_the_format_is_found_in_the_template(small, name):
 def test_a_template_with_an_unknown_format_of_calls_is_refused_with_advice(small):
     tokenizer = small[1]
     tokenizer.chat_template = CHAT_TEMPLATE.replace("<tool_call>", "<call>")
-    with pytest.raises(InvalidArgument, match=r"none of the formats hermes, llama, mistral: name .* context.calls"):
+    with rejects(InvalidArgument, "hermes, llama, mistral", key="context.calls", advice="context.calls"):
         Context(tokenizer, find_prompt("tools"))
     assert Context(tokenizer, find_prompt("tools"), calls="hermes").toolbox.form.name == "hermes"
 
@@ -229,7 +230,7 @@ def test_files_and_ranks_keep_the_calls(small, tmp_path):
     (again, *_), _ = unpacked(packed(episodes, {}))
     assert again.turns[0].calls == episodes[0].turns[0].calls
     records[0]["turns"][0]["calls"] = [{"action": 3}]
-    with pytest.raises(InvalidArgument, match="turn 0: key 'calls' must be a list of objects"):
+    with rejects(InvalidArgument, key="calls", where="turn 0"):
         episode_from_record(records[0])
 
 

@@ -11,6 +11,7 @@ from gagpo.agents.api.client import ApiClient, ApiError
 from gagpo.agents.api.settings import ApiSettings
 from gagpo.base.errors import InvalidArgument
 from tests.agents.raw_server import answering, reply
+from tests.rejections import rejects
 
 ASK = [{"role": "user", "content": "Left or right?"}]
 USAGE = {"prompt_tokens": 10, "completion_tokens": 2}
@@ -177,7 +178,7 @@ def test_a_request_that_stays_refused_is_asked_twice_at_most(text):
     refusal = json.dumps({"error": {"message": text}}).encode()
     with (
         answering(lambda number: [reply(refusal, "400 Bad Request")]) as server,
-        pytest.raises(ApiError, match=f"refuses: status 400: .*{text}"),
+        rejects(ApiError, "status 400", text),
     ):
         client_of(server).submit(ASK, 0.0, 5).result()
     assert server.requests == 1 + ("max" in text)
@@ -187,7 +188,7 @@ def test_a_request_that_stays_refused_is_asked_twice_at_most(text):
 def test_the_error_counts_the_attempts_that_were_made(header, tries, caplog):
     with (
         answering(lambda number: [reply(b"down", "503 Service Unavailable", header)]) as server,
-        pytest.raises(ApiError, match=f"gave no answer in {tries}; the last time: status 503: down"),
+        rejects(ApiError, tries, "status 503: down"),
     ):
         client_of(server, attempts=3).submit(ASK, 0.0, 5).result()
     assert server.requests == int(tries[0]) and len(caplog.records) == (tries != "1 try")
@@ -202,7 +203,7 @@ def test_unusual_numbers_are_read(text):
 def test_repeated_malformed_answers_end_in_a_short_error():
     with (
         answering(lambda number: [reply(MALFORMED["deep nesting"])]) as server,
-        pytest.raises(ApiError, match="no answer in 3 tries; the last time: malformed answer at its beginning") as e,
+        rejects(ApiError, "3 tries", "malformed answer") as e,
     ):
         client_of(server, attempts=3).submit(ASK, 0.0, 5).result()
     assert "\n" not in str(e.value) and len(str(e.value)) < 500
@@ -263,7 +264,7 @@ def test_a_redirect_is_not_followed_and_a_cookie_not_kept():
     steps = [reply(b"", "307 Temporary Redirect", "location: http://127.0.0.1:9/v1", "set-cookie: a=b")]
     with answering(lambda number: steps) as server:
         client = client_of(server)
-        with pytest.raises(ApiError, match=r"status 307.*is --base-url the server's own address"):
+        with rejects(ApiError, "status 307", "--base-url"):
             client.submit(ASK, 0.0, 5).result()
     assert server.requests == 1 and not list(client._openai._client._transport._http.cookies.jar)
 
@@ -275,7 +276,7 @@ def test_usage_cannot_lower_the_total():
         client = client_of(server, input_price=1e6, cached_price=0.0, output_price=1e6, limit_cost=13.0)
         assert client.submit(ASK, 0.0, 5).result().usage.cost == 2
         assert client.submit(ASK, 0.0, 5).result().usage.cost == 12
-        with pytest.raises(ApiError, match=r"\$14.00 is spent"):
+        with rejects(ApiError, "$14.00", key="limit_cost"):
             client.submit(ASK, 0.0, 5).result()
 
 
@@ -299,24 +300,24 @@ def test_every_request_is_recorded_before_it_is_sent():
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "key"),
     [
-        ({"limit_cost": float("nan"), "input_price": 1.0}, "limit_cost must be a finite number"),
-        ({"input_price": float("inf")}, "input_price must be a finite number"),
-        ({"timeout": float("nan")}, "timeout must be a finite number"),
-        ({"base_url": "127.0.0.1:8000/v1"}, "not an http address"),
-        ({"base_url": "file:///etc/passwd"}, "not an http address"),
-        ({"base_url": "http://host:port/v1"}, "not an http address"),
+        ({"limit_cost": float("nan"), "input_price": 1.0}, "limit_cost"),
+        ({"input_price": float("inf")}, "input_price"),
+        ({"timeout": float("nan")}, "timeout"),
+        ({"base_url": "127.0.0.1:8000/v1"}, "base_url"),
+        ({"base_url": "file:///etc/passwd"}, "base_url"),
+        ({"base_url": "http://host:port/v1"}, "base_url"),
     ],
 )
-def test_invalid_settings_are_named(changes, said):
-    with pytest.raises(InvalidArgument, match=said):
+def test_invalid_settings_are_named(changes, key):
+    with rejects(InvalidArgument, key=key):
         ApiSettings("m", **changes)
 
 
 def test_a_key_is_never_shown(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret\nx: y")
-    with pytest.raises(InvalidArgument, match="OPENAI_API_KEY holds characters that no key has"):
+    with rejects(InvalidArgument, key="OPENAI_API_KEY"):
         ApiClient(ApiSettings("m"))
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret\n")  # as a file gives it
     assert ApiClient(ApiSettings("m"))._openai.auth_headers == {"Authorization": "Bearer sk-secret"}

@@ -13,6 +13,7 @@ from gagpo.base.core_schema import parse_yaml
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Turn
 from gagpo.settings import dump, load, parse
+from tests.rejections import rejects
 
 SEEN = ["You stand at 3.\nGo to door 1.", "  {x} spaced \n", "Nothing\n\nhappens.", "You stand at 1."]
 SAID = ["left", "go <b>", "query: a\nb"]
@@ -167,14 +168,14 @@ def test_a_prompt_needs_no_code(tiny):
 
 WRONG = {
     "first: '{{ observaton }}'": "first: unknown field 'observaton'; nearest: observation",
-    "window: '{{ turns }}'": "window: does not show observation: write {{ observation }}",
+    "window: '{{ turns }}'": "window: does not show observation; write {{ observation }}",
     "turn: '{{ observation }}{% for t in turns %}{% endfor %}'": "turn: unknown field 'turns'; nearest: actions, task",
     "first: '{{ observation'": "first: line 1: unexpected end of template",
     "window: '{{ observation }}{{ turns[0].obs }}'": "window: 'dict object' has no attribute 'obs'",
     "first: '{{ observation.__class__ }}'": "access to attribute '__class__' of 'str' object is unsafe",
     "first: '{{ observation }}{{ ''x'' * 10000000000 }}'": "first: * is for numbers",
     "first: '{% for i in range(99999) %}{{ observation }}12345678901{% endfor %}'": "more than 1,000,000 characters",
-    "frist: a": "mine.yaml has no option 'frist'; nearest: first",
+    "frist: a": "mine.yaml: unknown option 'frist'; nearest: first",
     "action: tag": "action must be line, whole, tools, {tag: NAME} or {json: KEY}, got 'tag'",
     "action: {tag: think}": "action: the tag must be a name such as action, and not think",
     "examples: [{role: user, content: a}]": "must alternate, and end with assistant",
@@ -191,9 +192,7 @@ def test_errors_name_file_key_and_remedy(text, tmp_path):
     with pytest.raises(InvalidArgument) as error:
         find_prompt(str(tmp_path / "mine.yaml"))
     assert "mine" in str(error.value) and WRONG[text] in str(error.value) and "\n" not in str(error.value)
-    with pytest.raises(
-        InvalidArgument, match=r"unknown prompt 'tagz'; choose one of action, plain, tags, .*, or a YAML file"
-    ):
+    with rejects(InvalidArgument, "tagz", "YAML", advice="action, plain, tags"):
         find_prompt("tagz")
 
 

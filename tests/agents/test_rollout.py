@@ -15,6 +15,7 @@ from gagpo.agents.rollout import MAX_DIFF, Clock, RolloutLoop, apply_event, grou
 from gagpo.data import Episode, Turn
 from gagpo.envs.pool import Event, WorkerPool
 from gagpo.model.flat.slots import SlotCache
+from tests.rejections import rejects
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
@@ -193,9 +194,9 @@ def test_half_of_the_mistakes_are_mixed_actions():
 
 
 def test_agents_name_missing_information():
-    with WorkerPool(CORRIDOR, {}, workers=0) as pool, pytest.raises(ValueError, match="expert=True"):
+    with WorkerPool(CORRIDOR, {}, workers=0) as pool, rejects(ValueError, advice="expert=True"):
         rollout(ExpertAgent(), pool, group_jobs(DOORS, 1, seed=0))
-    with WorkerPool(FAULTY, {}, workers=0) as pool, pytest.raises(ValueError, match="admissible_actions"):
+    with WorkerPool(FAULTY, {}, workers=0) as pool, rejects(ValueError, "admissible_actions"):
         rollout(RandomAgent(), pool, group_jobs(["quiet"], 1, seed=0))
 
 

@@ -9,6 +9,7 @@ from gagpo.agents import template_sandbox
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.templates import check, fill
 from gagpo.base.errors import InvalidArgument
+from tests.rejections import rejects
 
 DOUBLED = "{% set ns = namespace(x=START) %}{% for i in range(64) %}{% set ns.x = STEP %}{% endfor %}{{ ns.x }}"
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}BODY" + 3 * "{% endfor %}"
@@ -88,7 +89,7 @@ DEEP = {
 @pytest.mark.parametrize("key", ["first", "system"])
 def test_deep_and_long_prompts_are_refused_by_file_and_key(tmp_path, key, template):
     (tmp_path / "mine.yaml").write_text(f"{key}: '{template}'\n")
-    with pytest.raises(InvalidArgument, match=rf"mine\.yaml: {key}: .*(nested|longer|unknown field)") as error:
+    with rejects(InvalidArgument, key, key=key, where="mine.yaml") as error:
         find_prompt(str(tmp_path / "mine.yaml"))
     assert len(str(error.value)) < 500 and "\n" not in str(error.value)
 
@@ -96,26 +97,26 @@ def test_deep_and_long_prompts_are_refused_by_file_and_key(tmp_path, key, templa
 @pytest.mark.parametrize("value", [3000 * "[" + 3000 * "]", 3000 * "{a: " + "1" + 3000 * "}"], ids=["lists", "maps"])
 def test_a_deeply_nested_value_is_refused_by_file(tmp_path, value):
     (tmp_path / "mine.yaml").write_text(f"first: {value}\n")
-    with pytest.raises(InvalidArgument, match=r"mine\.yaml is not a YAML file: .*nested too deeply"):
+    with rejects(InvalidArgument, "mine.yaml", "YAML", "nested"):
         find_prompt(str(tmp_path / "mine.yaml"))
 
 
 RANDOM = {
-    "{{ [1, 2] | random }}": "No filter named 'random'",
-    "{{ lipsum() }}": "unknown field 'lipsum'",
-    "{{ observation.upper }}": "not text, of type builtin_function_or_method",
-    "{{ [range] }}": "not text, of type function",
-    "{{ actions | map('upper') }}": "not text, of type generator; add | list or | join",
-    "{{ cycler(1) }}": "not text, of type Cycler",
-    "{{ range | upper }}": "not text, of type function",
-    "{{ 'a' ~ joiner }}": "not text, of type type",
-    "{{ namespace() | string }}": "not text, of type Namespace",
+    "{{ [1, 2] | random }}": ("'random'",),
+    "{{ lipsum() }}": ("'lipsum'",),
+    "{{ observation.upper }}": ("builtin_function_or_method",),
+    "{{ [range] }}": ("type function",),
+    "{{ actions | map('upper') }}": ("generator", "| list or | join"),
+    "{{ cycler(1) }}": ("Cycler",),
+    "{{ range | upper }}": ("type function",),
+    "{{ 'a' ~ joiner }}": ("type type",),
+    "{{ namespace() | string }}": ("Namespace",),
 }
 
 
 @pytest.mark.parametrize("template", RANDOM, ids=range(len(RANDOM)))
 def test_nothing_differs_between_runs(template):
-    with pytest.raises(InvalidArgument, match=RANDOM[template].replace("|", r"\|")):
+    with rejects(InvalidArgument, *RANDOM[template]):
         check(template, ("observation", "actions"))
         fill(template, observation="a", actions=["b"])
 

@@ -11,6 +11,7 @@ from gagpo.agents.prompts import find_prompt
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Turn
 from tests.agents.template_families import FAMILIES
+from tests.rejections import rejects
 
 SYSTEM = "You walk in a corridor."
 SEEN = ["You stand at 3.\nGo to door 1.", "You stand at 2.", "Nothing happens.", "You stand at 1: that is it."]
@@ -120,24 +121,22 @@ def test_prompts_extend_what_was_read_and_written_and_are_what_the_template_rend
 
 
 BROKEN = {
-    "raises": ("{{ raise_exception('roles must alternate') }}", "fails: roles must alternate"),
-    "is not Jinja": ("{% for m in messages %}{{ m.content }", "fails: unexpected '}'"),
-    "is undefined": ("{{ foo.bar }}", "fails: 'foo' is undefined"),
-    "adds types": ("{{ messages + 1 }}", "fails: can only concatenate list"),
-    "recurs": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "fails: maximum recursion depth"),
-    "is empty": ("", "does not show the user's message"),
-    "shows no answer": ("{{ messages[-1].content }}<|assistant|>", "does not show every message"),
-    "takes one turn": ("{% if messages|length > 1 %}{{ 1/0 }}{% endif %}{{ messages[0].content }}", "fails: division"),
+    "raises": ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+    "is not Jinja": ("{% for m in messages %}{{ m.content }", "unexpected '}'"),
+    "is undefined": ("{{ foo.bar }}", "'foo' is undefined"),
+    "adds types": ("{{ messages + 1 }}", "concatenate list"),
+    "recurs": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion depth"),
+    "is empty": ("", "user's message"),
+    "shows no answer": ("{{ messages[-1].content }}<|assistant|>", "every message"),
+    "takes one turn": ("{% if messages|length > 1 %}{{ 1/0 }}{% endif %}{{ messages[0].content }}", "division"),
 }
 
 
-@pytest.mark.parametrize(("template", "message"), BROKEN.values(), ids=BROKEN)
-def test_a_template_that_fails_is_one_line_that_names_the_model(tiny, template, message):
+@pytest.mark.parametrize(("template", "name"), BROKEN.values(), ids=BROKEN)
+def test_a_template_that_fails_is_one_line_that_names_the_model(tiny, template, name):
     tiny[1].chat_template, tiny[1].name_or_path = template, "models/mine"
-    with pytest.raises(InvalidArgument) as error:
+    with rejects(InvalidArgument, name, where="models/mine", advice="chat_template.jinja"):
         Context(tiny[1], find_prompt("plain"))
-    assert str(error.value).startswith(f"the chat template of models/mine {message}")
-    assert str(error.value).endswith("; correct chat_template.jinja in the model's folder")
 
 
 def test_an_answer_ends_where_the_template_ends_it(tokenizer, family):

@@ -10,6 +10,7 @@ from gagpo.model import adapters
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.sft.adapter import Trained, adapter_of
 from gagpo.sft.small_model import ModelShape, build, save_folder
+from tests.rejections import rejects
 
 SHAPE = ModelShape(layers=1, width=16, heads=2, feed_forward=16, vocabulary=300, context=64)
 TEXTS = ["go left", "go right"]
@@ -65,19 +66,19 @@ def test_adapters_on_different_bases_or_of_different_scales_have_no_mean(folders
     first = with_adapter(folders[0], tmp_path / "first", 4)
     on_other = with_adapter(folders[1], tmp_path / "on-other", 4)
     scaled = with_adapter(folders[0], tmp_path / "scaled", 4, alpha=8.0)
-    with pytest.raises(ValueError, match="on-other has an adapter on another base"):
+    with rejects(ValueError, "another base", where="on-other"):
         average([first, on_other], tmp_path / "mean")
-    with pytest.raises(ValueError, match="scaled scales its adapter differently"):
+    with rejects(ValueError, "scales", where="scaled"):
         average([first, scaled], tmp_path / "mean")
 
 
 def test_what_has_no_mean_is_refused_by_name(folders, tmp_path):
     save_folder(*build(replace(SHAPE, width=32), TEXTS, 1), tmp_path / "wide")
     save_folder(*build(SHAPE, ["up and down"], 1), tmp_path / "tongue")
-    for other, tokens in (("wide", "other weights"), ("tongue", "tokenizer|weights")):
-        with pytest.raises(ValueError, match=f"{other} has .*{tokens}"):
+    for other, name in (("wide", "other weights"), ("tongue", "other")):
+        with rejects(ValueError, name, where=other):
             average([folders[0], str(tmp_path / other)], tmp_path / "mean")
-    with pytest.raises(ValueError, match="needs two"):
+    with rejects(ValueError, key="models"):
         average(folders[:1], tmp_path / "mean")
-    with pytest.raises(ValueError, match="exists"):
+    with rejects(ValueError, "exists", advice="another folder"):
         average(folders, tmp_path / "1")

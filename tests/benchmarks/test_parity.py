@@ -22,6 +22,7 @@ from gagpo.envs.alfworld.games.catalogue import TASK_TYPES
 from gagpo.envs.alfworld.games.generate import files_of
 from gagpo.envs.alfworld.native.engine import NativeEngine
 from gagpo.envs.alfworld.reference.engine import TextWorldEngine
+from tests.rejections import rejects
 
 pytestmark = pytest.mark.textworld
 
@@ -97,7 +98,7 @@ def test_an_interrupted_comparison_goes_on_from_its_journal(tmp_path, monkeypatc
     again = parity(games, steps=40, steps_per_game=20, journal=journal)
     assert again["steps"] == 40
     journal.write_text("{}\n")
-    with pytest.raises(ValueError, match="line 1"):
+    with rejects(ValueError, where="journal.jsonl, line 1"):
         parity(games, steps=40, steps_per_game=20, journal=journal)
 
 

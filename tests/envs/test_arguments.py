@@ -20,6 +20,7 @@ from gagpo.envs.arguments import build, require_arguments
 from gagpo.envs.testing import CorridorEnv
 from gagpo.interop.games import opened
 from gagpo.settings import load, shipped_configs
+from tests.rejections import rejects
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -85,60 +86,58 @@ def coloured(colour: str, **kwargs: Any) -> CorridorEnv:
 gymnasium.register("gagpo-test/Function-v0", coloured)
 
 WRONG = [
-    ("gagpo/Math-v0", {"max_turn": 3}, r"has no argument 'max_turn' .*-k max_turn=\.\.\.\); nearest: max_turns$"),
-    ("gagpo/Math-v0", {"wrong": "Q"}, r"has no argument 'wrong' .*; known: attempts, columns, data, "),
-    ("gagpo/Program-v0", {}, r"needs the argument tasks: set environment\.kwargs\.tasks, or -k tasks=\.\.\.$"),
-    ("gagpo/Program-v0", {"tasks": "t.jsonl", "agnt": "a:b"}, "'agnt' .*; nearest: agent"),
-    (f"{HERE}:ColouredEnv", {}, "needs the argument colour"),
-    (f"{HERE}:ColouredEnv", {"colour": "red", "widht": 3}, "'widht' .*; nearest: width"),
-    (f"{HERE}:ColouredEnv", {"colour": "red", "max_turn": 3}, "'max_turn' .*; nearest: max_turns"),
-    (f"{HERE}:gagpo-test/Function-v0", {"colour": "red", "max_turn": 3}, "has no argument 'max_turn'"),
-    (f"{HERE}:gagpo-test/Function-v0", {}, "needs the argument colour"),
-    (f"{HERE}:UnpreparedEnv", {}, "needs the argument size"),
-    (f"{HERE}:UnpreparedEnv", {"size": 3, "huge": "blue"}, "'huge' .*; nearest: hue"),
-    (f"{HERE}:UnpreparedEnv", {"size": 3, "action": ["a", "b"]}, "'action' .*; nearest: actions"),
-    pytest.param(
-        "http://127.0.0.1:9", {"feild": "text"}, "'feild' .*; nearest: field", marks=needs_openenv, id="server"
-    ),
-    ("gagpo/Math-v0", {"max_turns": "3"}, r"max_turns must be an integer \(got '3'\)"),
-    ("gagpo/Storeroom-v0", {"max_turns": True}, r"max_turns must be an integer \(got True\)"),
+    ("gagpo/Math-v0", {"max_turn": 3}, "max_turn", "nearest: max_turns"),
+    ("gagpo/Math-v0", {"wrong": "Q"}, "wrong", "known: attempts, columns, data, "),
+    ("gagpo/Program-v0", {}, "tasks", "set environment.kwargs.tasks, or -k tasks=..."),
+    ("gagpo/Program-v0", {"tasks": "t.jsonl", "agnt": "a:b"}, "agnt", "nearest: agent"),
+    (f"{HERE}:ColouredEnv", {}, "colour", "-k colour=..."),
+    (f"{HERE}:ColouredEnv", {"colour": "red", "widht": 3}, "widht", "nearest: width"),
+    (f"{HERE}:ColouredEnv", {"colour": "red", "max_turn": 3}, "max_turn", "nearest: max_turns"),
+    (f"{HERE}:gagpo-test/Function-v0", {"colour": "red", "max_turn": 3}, "max_turn", None),
+    (f"{HERE}:gagpo-test/Function-v0", {}, "colour", "-k colour=..."),
+    (f"{HERE}:UnpreparedEnv", {}, "size", "-k size=..."),
+    (f"{HERE}:UnpreparedEnv", {"size": 3, "huge": "blue"}, "huge", "nearest: hue"),
+    (f"{HERE}:UnpreparedEnv", {"size": 3, "action": ["a", "b"]}, "action", "nearest: actions"),
+    pytest.param("http://127.0.0.1:9", {"feild": "text"}, "feild", "nearest: field", marks=needs_openenv, id="server"),
+    ("gagpo/Math-v0", {"max_turns": "3"}, "max_turns", None),
+    ("gagpo/Storeroom-v0", {"max_turns": True}, "max_turns", None),
 ]
 
 
-@pytest.mark.parametrize(("env_id", "kwargs", "words"), WRONG)
-def test_a_wrong_argument_is_one_line_with_the_nearest_name(env_id: str, kwargs: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words) as caught:
+@pytest.mark.parametrize(("env_id", "kwargs", "key", "advice"), WRONG)
+def test_a_wrong_argument_is_one_line_with_the_nearest_name(env_id: str, kwargs: dict[str, Any], key, advice) -> None:
+    with rejects(InvalidArgument, key=key, where=f"environment {env_id}", advice=advice) as caught:
         build(env_id, kwargs)
-    assert "\n" not in str(caught.value) and "TypeError" not in str(caught.value)
-    with pytest.raises(InvalidArgument, match=words), opened(env_id, kwargs):
+    assert "TypeError" not in str(caught.value)
+    with rejects(InvalidArgument, key=key, advice=advice), opened(env_id, kwargs):
         pass
 
 
 WRONG_TYPES = [
-    ("Math", {"tools": "no"}, r"tools must be true or false \(got 'no'\)"),
-    ("Math", {"attempts": "x"}, r"attempts must be an integer \(got 'x'\)"),
-    ("Math", {"families": 5}, "families must be a list of texts or text"),
-    ("Math", {"data": 5}, "data must be text or a mapping"),
-    ("Math", {"expert": 5}, "expert must be true, false or text"),
-    ("WebShop", {"exact": "off"}, "exact must be true or false"),
-    ("WebShop", {"products": 1.5}, "products must be an integer"),
-    ("ALFWorld", {"seed": "abc"}, "seed must be an integer"),
-    ("ALFWorld", {"counts": {"train": "many"}}, "counts must be a mapping of texts to integers"),
-    ("ALFWorld", {"games": 5}, "games must be text"),
-    ("ALFWorld", {"task_types": "nope"}, r"task_types must be a list of texts \(got 'nope'\)"),
-    ("SQL", {"types": 5}, "types must be a list of texts or text"),
-    ("SQL", {"tables": "some"}, "tables must be 'listed' or 'invented'"),
-    ("Program", {"tasks": "t.jsonl", "timeout": "abc"}, "timeout must be a number"),
-    ("Program", {"tasks": "t.jsonl", "memory": "abc"}, "memory must be an integer"),
-    ("Program", {"tasks": "t.jsonl", "agent": 5}, "agent must be text"),
-    ("Program", {"tasks": 5}, "tasks must be text"),
-    ("Web", {"source": "folder", "screenshots": "no"}, "screenshots must be true or false"),
+    ("Math", {"tools": "no"}, "true or false"),
+    ("Math", {"attempts": "x"}, "an integer"),
+    ("Math", {"families": 5}, "a list of texts or text"),
+    ("Math", {"data": 5}, "text or a mapping"),
+    ("Math", {"expert": 5}, "true, false or text"),
+    ("WebShop", {"exact": "off"}, "true or false"),
+    ("WebShop", {"products": 1.5}, "an integer"),
+    ("ALFWorld", {"seed": "abc"}, "an integer"),
+    ("ALFWorld", {"counts": {"train": "many"}}, "a mapping of texts to integers"),
+    ("ALFWorld", {"games": 5}, "text"),
+    ("ALFWorld", {"task_types": "nope"}, "a list of texts"),
+    ("SQL", {"types": 5}, "a list of texts or text"),
+    ("SQL", {"tables": "some"}, "'listed' or 'invented'"),
+    ("Program", {"tasks": "t.jsonl", "timeout": "abc"}, "a number"),
+    ("Program", {"tasks": "t.jsonl", "memory": "abc"}, "an integer"),
+    ("Program", {"tasks": "t.jsonl", "agent": 5}, "text"),
+    ("Program", {"tasks": 5}, "text"),
+    ("Web", {"source": "folder", "screenshots": "no"}, "true or false"),
 ]
 
 
-@pytest.mark.parametrize(("name", "kwargs", "words"), WRONG_TYPES)
-def test_a_wrong_type_is_one_line_with_the_argument(name: str, kwargs: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"^environment gagpo/{name}-v0: {words}"):
+@pytest.mark.parametrize(("name", "kwargs", "types"), WRONG_TYPES)
+def test_a_wrong_type_is_one_line_with_the_argument(name: str, kwargs: dict[str, Any], types: str) -> None:
+    with rejects(InvalidArgument, types, key=list(kwargs)[-1], where=f"gagpo/{name}-v0"):
         require_arguments(f"gagpo/{name}-v0", kwargs)
 
 
@@ -147,19 +146,19 @@ def test_the_example_of_types_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "words"),
+    ("kwargs", "key", "names"),
     [
-        ({"names": "ab"}, "names must be a list of texts"),
-        ({"names": [1]}, "names must be a list of texts"),
-        ({"weights": {"a": "b"}}, "weights must be a mapping of texts to numbers"),
-        ({"path": 5}, "path must be text"),
-        ({"mode": "wide"}, "mode must be 'plain', 'bold' or 3"),
-        ({"ratio": True}, "ratio must be a number"),
-        ({"max_turns": None}, "max_turns must be an integer"),  # of the base class
+        ({"names": "ab"}, "names", ("list of texts",)),
+        ({"names": [1]}, "names", ("list of texts",)),
+        ({"weights": {"a": "b"}}, "weights", ("texts to numbers",)),
+        ({"path": 5}, "path", ("text",)),
+        ({"mode": "wide"}, "mode", ("plain", "bold", "3")),
+        ({"ratio": True}, "ratio", ("a number",)),
+        ({"max_turns": None}, "max_turns", ("an integer",)),  # of the base class
     ],
 )
-def test_every_simple_annotation_is_compared(kwargs: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words):
+def test_every_simple_annotation_is_compared(kwargs: dict[str, Any], key, names) -> None:
+    with rejects(InvalidArgument, *names, key=key):
         require_arguments(f"{HERE}:TypedEnv", kwargs)
 
 
@@ -193,15 +192,15 @@ def test_environments_of_shipped_configs_take_their_arguments(config: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("program", "words"),
+    ("program", "names"),
     [
-        ("import sys; sys.exit(0)", r"SystemExit: 0 \(faulty_module\.py, line 1\)"),
-        ("x = = 3", r"SyntaxError: invalid syntax \(faulty_module\.py, line 1\)$"),
-        ("\nraise RuntimeError('no display')", r"RuntimeError: no display \(faulty_module\.py, line 2\)"),
+        ("import sys; sys.exit(0)", ("SystemExit", "0", "faulty_module.py", "line 1")),
+        ("x = = 3", ("SyntaxError: invalid syntax (faulty_module.py, line 1)",)),
+        ("\nraise RuntimeError('no display')", ("RuntimeError: no display (faulty_module.py, line 2)",)),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_named(tmp_path: Any, monkeypatch: Any, program: str, words: str) -> None:
+def test_a_module_that_cannot_be_imported_is_named(tmp_path: Any, monkeypatch: Any, program: str, names) -> None:
     (tmp_path / "faulty_module.py").write_text(program)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(InvalidArgument, match=rf"'faulty_module:X-v0': its module cannot be imported: {words}"):
+    with rejects(InvalidArgument, *names, where="environment 'faulty_module:X-v0'"):
         require_arguments("faulty_module:X-v0")

@@ -99,18 +99,18 @@ def test_without_a_task_one_is_drawn_from_the_split_by_the_seed() -> None:
 
 def test_a_failed_reset_says_why_and_leaves_no_episode_running() -> None:
     for env in (CorridorEnv(), start()[0]):
-        for options, message in (
-            ({"task": "door-77"}, "'door-77'; nearest: door-07"),
-            ({"tusk": "door-01"}, "unknown reset option 'tusk'; known options: task, split"),
+        for options, name, advice in (
+            ({"task": "door-77"}, "'door-77'", "nearest: door-07"),
+            ({"tusk": "door-01"}, "'tusk'", "task, split"),
         ):
-            with pytest.raises((UnknownTask, ValueError), match=message):
+            with rejects((UnknownTask, ValueError), name, advice=advice):
                 env.reset(options=options)
             with pytest.raises(ResetNeeded):
                 env.step("left")
 
 
 def test_constructor_arguments_are_checked() -> None:
-    with pytest.raises(ValueError, match="CorridorEnv has no split 'lunch'; choose one of train, test"):
+    with rejects(ValueError, "CorridorEnv", "lunch", advice="train, test"):
         CorridorEnv(split="lunch")
     with rejects(ValueError, key="max_turns"):
         CorridorEnv(max_turns=0)
@@ -185,5 +185,5 @@ def test_a_text_space_is_seeded_comparable_and_rejects_masks() -> None:
     assert Text(5) == Text(5) != Text(6)
     assert repr(Text(5)) == "Text(max_length=5)"
     assert all(value not in Text() for value in (None, b"x", 3))
-    with pytest.raises(ValueError, match="cannot be masked"):
+    with rejects(ValueError, "masked"):
         Text().sample(mask=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from gagpo.base.interpreter import module_path
 from gagpo.envs.lookup import find_spec, markov_key
+from tests.rejections import rejects
 
 ROOT = Path(__file__).parents[2]
 OWN = """
@@ -111,9 +111,9 @@ def test_arguments_of_generated_tasks_are_not_material_where_tasks_are_given(
     [
         *((f"{path}:y", "is not the name of a module") for path in ("../x", ".x", "..", "x.", "a..b", "a/b", "/tmp/x")),
         ("nobody_has_this:X-v0", "No module named 'nobody_has_this'"),
-        ("broken_env:X-v0", "its module cannot be imported: SyntaxError: "),
-        ("failing_env:X-v0", r"its module cannot be imported: RuntimeError: no display \(failing_env.py, line 1\)$"),
-        ("half_env:Half-v0", "its module cannot be imported: AttributeError: "),
+        ("broken_env:X-v0", "SyntaxError: "),
+        ("failing_env:X-v0", "RuntimeError: no display (failing_env.py, line 1)"),
+        ("half_env:Half-v0", "AttributeError: "),
     ],
 )
 def test_an_id_whose_module_cannot_be_imported_is_one_line(
@@ -123,7 +123,7 @@ def test_an_id_whose_module_cannot_be_imported_is_one_line(
     (tmp_path / "failing_env.py").write_text("raise RuntimeError('no display\\nset DISPLAY')\n")
     (tmp_path / "half_env.py").write_text("import gymnasium\ngymnasium.register('Half-v0', 'half_env:Missing')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=f"^environment '{re.escape(env_id)}': .*{reason}") as error:
+    with rejects(ValueError, reason, where=f"environment '{env_id}'") as error:
         find_spec(env_id)
     assert "\n" not in str(error.value)
 

@@ -21,6 +21,7 @@ from gagpo.envs.plain import seed_ranges, written
 from gagpo.envs.pool import WorkerPool
 from gagpo.eval.models import evaluate
 from gagpo.settings import parse
+from tests.rejections import rejects
 
 
 class Moves(enum.IntEnum):
@@ -175,16 +176,16 @@ def test_seeds_are_the_tasks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "words"),
+    ("tasks", "key", "names"),
     [
-        ({"train": "many"}, "tasks.train must be a range of at most 100000 seeds, such as 0-999, got 'many'"),
-        ({"train": "9-0"}, "tasks.train must be a range"),
-        ({"train": "0-999999"}, "tasks.train must be a range"),
-        ({"train": "0-9", "test": "9-12"}, r"tasks.test \(9-12\) and tasks.train share seeds"),
+        ({"train": "many"}, "tasks.train", ("100000 seeds", "0-999", "got 'many'")),
+        ({"train": "9-0"}, "tasks.train", ()),
+        ({"train": "0-999999"}, "tasks.train", ()),
+        ({"train": "0-9", "test": "9-12"}, "tasks.test", ("9-12", "tasks.train")),
     ],
 )
-def test_wrong_ranges_of_seeds(tasks: dict[str, str], words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words):
+def test_wrong_ranges_of_seeds(tasks: dict[str, str], key, names) -> None:
+    with rejects(InvalidArgument, *names, key=key):
         seed_ranges(tasks)
 
 
@@ -241,56 +242,56 @@ def test_listed_actions_are_the_admissible_ones(actions: Any, names: list[str]) 
 
 
 @pytest.mark.parametrize(
-    ("actions", "message"),
+    ("actions", "names"),
     [
-        (["jump"], "has no such action: 'jump'"),
-        ([4], "no such action: 4"),
-        ([8], "no such action: 8"),
-        (3.5, "no such action: 3.5"),
-        ([], r"info\['admissible_actions'\] allows no action, but the episode continues"),
+        (["jump"], ("jump",)),
+        ([4], ("4", "action")),
+        ([8], ("8", "action")),
+        (3.5, ("3.5",)),
+        ([], ("info['admissible_actions']",)),
     ],
 )
-def test_listed_actions_that_do_not_exist_are_an_error(actions: Any, message: str) -> None:
-    with pytest.raises(InvalidArgument, match=message):
+def test_listed_actions_that_do_not_exist_are_an_error(actions: Any, names) -> None:
+    with rejects(InvalidArgument, *names):
         made("ListingEnv", listed=actions).reset(seed=0)
 
 
 @pytest.mark.parametrize(
-    ("mask", "words"),
+    ("mask", "key", "names"),
     [
-        ([1, 0], r"must have a 0 or 1 for each of the 3 actions \(got \[1, 0\]\)"),
-        ([[1, 0, 1]], "for each of the 3 actions"),
-        ([1, 0, 2], r"\(got \[1, 0, 2\]\)"),
-        (["1", "0", "1"], "for each of the 3 actions"),
-        (3, r"\(got 3\)"),
-        ([0, 0, 0], "allows no action, but the episode continues"),
+        ([1, 0], "action_mask", ("0", "1", "3 actions", "[1, 0]")),
+        ([[1, 0, 1]], "action_mask", ("3 actions",)),
+        ([1, 0, 2], "action_mask", ("[1, 0, 2]",)),
+        (["1", "0", "1"], "action_mask", ("3 actions",)),
+        (3, "action_mask", ("3",)),
+        ([0, 0, 0], None, ("allows",)),
     ],
 )
-def test_a_mask_that_does_not_fit_is_an_error(mask: Any, words: str) -> None:
-    with pytest.raises(InvalidArgument, match=rf"MaskedEnv-v0: info\['action_mask'\] .*{words}"):
+def test_a_mask_that_does_not_fit_is_an_error(mask: Any, key, names) -> None:
+    with rejects(InvalidArgument, "info['action_mask']", *names, key=key, where="gagpo-test/MaskedEnv-v0"):
         made("MaskedEnv", mask=mask).reset(seed=0)
 
 
 @pytest.mark.parametrize(
-    ("name", "kwargs", "words"),
+    ("name", "kwargs", "key", "names"),
     [
-        ("UnnamedEnv", {}, r"2 numbered actions, and it does not name them: set environment.kwargs.actions to a list"),
-        ("UnnamedEnv", {"actions": ["a"]}, "and 1 names are given"),
-        ("UnnamedEnv", {"actions": ["a", "A"]}, "2 different names"),
-        ("NumberedEnv", {"sise": 2}, "NumberedEnv-v0 has no argument 'sise' .*; nearest: size"),
-        ("CombinedEnv", {}, "actions of MultiDiscrete.* are not supported, only Text and Discrete"),
-        ("SteeredEnv", {}, "actions of Box.* are not supported, only Text and Discrete"),
-        ("FilmedEnv", {}, r"the observation is an array of \(64, 64, 3\), too large for a text"),
-        ("EmptyEnv", {}, r"EmptyEnv-v0 has no action_space; set self\.action_space in its __init__"),
-        ("EmptyEnv", {"space": True}, "has no observation_space"),
-        ("RaisingEnv", {"error": "licence"}, r"cannot be built: RuntimeError: no licence \(test_plain\.py, line \d+"),
-        ("RaisingEnv", {"error": "key"}, "cannot be built: KeyError: 'size'"),
-        ("RaisingEnv", {"error": "file"}, "cannot be built: FileNotFoundError: .*no maps"),
-        ("FilmedEnv", {"render_mode": "ansi"}, "cannot be rendered as text: remove environment.kwargs.render_mode"),
+        ("UnnamedEnv", {}, "actions", ("2 numbered", "environment.kwargs.actions")),
+        ("UnnamedEnv", {"actions": ["a"]}, "actions", ("1 names",)),
+        ("UnnamedEnv", {"actions": ["a", "A"]}, "actions", ("2 different",)),
+        ("NumberedEnv", {"sise": 2}, "sise", ("NumberedEnv-v0", "size")),
+        ("CombinedEnv", {}, None, ("MultiDiscrete", "Text")),
+        ("SteeredEnv", {}, None, ("Text", "Discrete")),
+        ("FilmedEnv", {}, None, ("(64, 64, 3)",)),
+        ("EmptyEnv", {}, None, ("EmptyEnv-v0", "action_space", "self.action_space", "__init__")),
+        ("EmptyEnv", {"space": True}, None, ("observation_space",)),
+        ("RaisingEnv", {"error": "licence"}, None, ("RuntimeError", "test_plain.py")),
+        ("RaisingEnv", {"error": "key"}, None, ("KeyError", "size")),
+        ("RaisingEnv", {"error": "file"}, None, ("FileNotFoundError",)),
+        ("FilmedEnv", {"render_mode": "ansi"}, "render_mode", ("environment.kwargs.render_mode",)),
     ],
 )
-def test_spaces_that_cannot_be_played_are_refused(name: str, kwargs: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words):
+def test_spaces_that_cannot_be_played_are_refused(name: str, kwargs: dict[str, Any], key, names) -> None:
+    with rejects(InvalidArgument, *names, key=key):
         made(name, **kwargs)
 
 
@@ -377,7 +378,7 @@ def test_a_class_of_the_main_program_is_played_in_its_process_alone(monkeypatch:
     monkeypatch.setitem(gymnasium.registry, "Main-v0", gymnasium.envs.registration.EnvSpec("Main-v0", EchoEnv))
     for env in ("Main-v0", "tests.envs.test_plain:EchoEnv"):
         assert evaluate("random", environment=env, tasks=3, workers=0, quiet=True).failed == 0
-        with pytest.raises(InvalidArgument, match=r"which other processes cannot import; .* or use workers=0"):
+        with rejects(InvalidArgument, advice="workers=0"):
             WorkerPool(env, workers=1)
 
 
@@ -411,7 +412,7 @@ def test_the_seeds_of_a_config() -> None:
     for changes in (["environment.kwargs.tasks={test: 60-69}"], ["environment.kwargs.tasks.test=60-69"]):
         environment = parse(values, "numbered.yaml", changes).environment
         assert environment is not None and environment.kwargs["tasks"]["test"] == environment.tasks["test"] == "60-69"
-    with pytest.raises(ValueError, match=r"environment\.tasks.*share seeds"):
+    with rejects(ValueError, key="tasks.test", where="override 'environment.tasks.test=0-9'"):
         parse(values, "numbered.yaml", ["environment.tasks.test=0-9"])
 
 

@@ -10,6 +10,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.arguments import build, require_arguments
 from gagpo.envs.lookup import find_spec, is_cheap
 from gagpo.envs.pool.opening import open_pool
+from tests.rejections import rejects
 
 FUNCTIONS = """
 def trl(prompts, completions, answer=None, **kwargs):
@@ -111,26 +112,26 @@ def test_worker_processes_call_the_function_and_a_broken_one_fails_the_episode(m
 
 
 @pytest.mark.parametrize(
-    ("reward", "message"),
+    ("reward", "key", "names"),
     [
-        ("scoring", "is no module:function"),
-        ("scoring:missing", "scoring:missing"),
-        ("nowhere_at_all:f", "nowhere_at_all"),
-        ([], "must name functions"),
-        (["scoring:trl", 3], "must name functions"),
-        ({"scoring:trl": "much"}, "the weight of scoring:trl must be a number"),
-        ({"scoring:trl": float("nan")}, "the weight of scoring:trl must be a number"),
-        (True, "must name functions"),
-        ("scoring:tokens", "needs completion_ids"),
+        ("scoring", "reward", ("module:function",)),
+        ("scoring:missing", None, ("scoring:missing",)),
+        ("nowhere_at_all:f", None, ("nowhere_at_all",)),
+        ([], "reward", ()),
+        (["scoring:trl", 3], "reward", ()),
+        ({"scoring:trl": "much"}, "reward", ("scoring:trl",)),
+        ({"scoring:trl": float("nan")}, "reward", ("scoring:trl",)),
+        (True, "reward", ()),
+        ("scoring:tokens", "reward", ("completion_ids",)),
     ],
 )
-def test_a_wrong_reward_is_one_line_before_an_episode(reward, message):
-    with pytest.raises(InvalidArgument, match=message):
+def test_a_wrong_reward_is_one_line_before_an_episode(reward, key, names):
+    with rejects(InvalidArgument, *names, key=key):
         build(CORRIDOR, {"reward": reward})
 
 
 def test_a_server_keeps_its_rewards_and_programs_their_argument():
-    with pytest.raises(InvalidArgument, match="from its server"):
+    with rejects(InvalidArgument, "server"):
         require_arguments("http://127.0.0.1:9", {"reward": "scoring:trl"})
     require_arguments("gagpo/Program-v0", {"reward": "scoring:trl", "tasks": "none.jsonl"})
 

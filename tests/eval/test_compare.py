@@ -10,6 +10,7 @@ from gagpo.eval.compare import DifferentTaskSets, compare_files, compare_results
 from gagpo.eval.measures import SUCCESS
 from gagpo.eval.results import EvalResult, EvaluatedTaskSet, whole
 from gagpo.eval.statistics import paired_difference
+from tests.rejections import rejects
 
 PANEL = EvaluatedTaskSet("gagpo/ALFWorld-v0", "valid_unseen", "0123456789abcdef", 20)
 
@@ -64,7 +65,7 @@ def test_different_panels_are_refused_in_words(change, complaint):
 def test_equal_hashes_with_other_tasks_are_refused():
     other = result({1})
     other = replace(other, tasks=(replace(other.tasks[0], task="another"), *other.tasks[1:]))
-    with pytest.raises(DifferentTaskSets, match="edited"):
+    with rejects(DifferentTaskSets, "edited"):
         compare_results({"before": result({1}), "after": other})
 
 
@@ -94,9 +95,9 @@ def test_files_are_named_by_their_paths(tmp_path):
     names = [str(path).removesuffix(".json") for path in paths]
     assert list(comparison.results) == names
     assert json.loads(json.dumps(comparison.record()))["differences"][names[1]]["value"] == pytest.approx(-0.1)
-    with pytest.raises(ValueError, match="at least two"):
+    with rejects(ValueError, key="results"):
         compare_files(paths[:1])
-    with pytest.raises(ValueError, match="named twice"):
+    with rejects(ValueError, "named twice"):
         compare_files([paths[0], paths[0]])
 
 

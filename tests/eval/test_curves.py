@@ -69,7 +69,7 @@ def test_the_suffix_decides_the_format_and_equal_figures_are_equal_files(tmp_pat
 
 @pytest.mark.parametrize("name", ["fig.jpg", "fig", "fig.pdf.gz"])
 def test_another_suffix_is_refused_before_anything_is_drawn(tmp_path, name):
-    with pytest.raises(InvalidArgument, match=r"unknown format of a figure .*\.pdf, \.svg or \.png"):
+    with rejects(InvalidArgument, ".svg", ".png", advice=".pdf"):
         plot_curves({}, tmp_path / name)
 
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path, make_run):
     with rejects(InvalidArgument, key="x"):
         plot_curves(group_runs([run]), tmp_path / "curves.png", x="time")
     (tmp_path / "metrics.jsonl").write_text('{"iteration": 1, "loss": 0.1}\n')
-    with pytest.raises(InvalidArgument, match="no run has 'success_rate' over 'iteration'"):
+    with rejects(InvalidArgument, "success_rate", "iteration"):
         plot_curves(group_runs([tmp_path]), tmp_path / "curves.png")
     assert not (tmp_path / "curves.png").exists()
 
@@ -184,5 +184,5 @@ def test_an_unknown_metric_names_the_nearest_and_those_logged(tmp_path, make_run
     assert nearest in message and "clip_fraction" in message and "\n" not in message
     metric_panel(groups, "entropy", "iteration", 1)
     (tmp_path / "run" / "metrics.jsonl").unlink()
-    with pytest.raises(InvalidArgument, match="logged: nothing"):
+    with rejects(InvalidArgument, key="--y"):
         metric_panel(group_runs([tmp_path / "run"]), "entropy", "iteration", 1)

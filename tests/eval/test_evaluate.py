@@ -12,6 +12,7 @@ from gagpo.envs.tasks import EmptySplit, Task, TaskSet
 from gagpo.eval.conditions import conditions_of
 from gagpo.eval.evaluate import EvaluatedAgent, PreparedEvaluation, choose_tasks, evaluate
 from gagpo.eval.request import EvaluationRequest
+from tests.rejections import rejects
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
@@ -45,7 +46,7 @@ def test_a_part_of_a_split_is_spread_evenly_and_has_its_own_hash():
 
 
 def test_an_empty_split_is_refused():
-    with pytest.raises(EmptySplit, match="Make some"):
+    with rejects(EmptySplit, key="split", advice="Make some"):
         choose_tasks(TaskSet("test", [], advice="Make some."))
 
 

@@ -13,6 +13,7 @@ from gagpo.eval.models import evaluate
 from gagpo.eval.trust import UntrustedCode
 from gagpo.settings import SettingsError
 from tests.gagpo.conftest import CORRIDOR
+from tests.rejections import rejects
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +41,9 @@ def test_whoever_has_one_split_can_be_measured_on_it(tmp_path: Path) -> None:
     for split in ("valid_unseen", None):
         result = evaluate("expert", split=split, **played)
         assert (result.successes, result.task_set.split) == (2, "valid_unseen")
-    with pytest.raises(NoGames, match="valid_seen"):
+    with rejects(NoGames, "valid_seen", key="games"):
         evaluate("expert", split="valid_seen", **played)
-    with pytest.raises(InvalidArgument, match="no split 'tset'"):
+    with rejects(InvalidArgument, "'tset'", key="split"):
         evaluate("expert", split="tset", **{**played, "kwargs": {"counts": {"train": 1}}})
 
 
@@ -58,13 +59,13 @@ def test_an_evaluation_takes_the_overrides_of_a_run(finished_run: Path, tmp_path
     environment = {"environment": CORRIDOR["environment"]["id"], "tasks": 1, "max_tokens": 3}
     plain = evaluate(model, overrides=["engine.dtype=bfloat16"], **environment, **usual)
     assert plain.task_set.conditions["dtype"] == "bfloat16"
-    for name, override, message in (
-        (model, "evaluation.tasks=3", "changes a run or a config"),
-        ("random", "engine.dtype=bfloat16", "changes a run or a config"),
+    for name, override, advice in (
+        (model, "evaluation.tasks=3", "--like CONFIG"),
+        ("random", "engine.dtype=bfloat16", "--like CONFIG"),
         (model, "engine.dtyp=bfloat16", "engine.dtype"),
         (str(finished_run), "engine.dtyp=bfloat16", "engine.dtype"),
     ):
-        with pytest.raises(SettingsError, match=message):
+        with rejects(SettingsError, override.partition("=")[0], advice=advice):
             evaluate(name, overrides=[override], **environment, **usual)
 
 
@@ -76,7 +77,7 @@ def test_the_engine_of_a_config_counts_more_than_that_of_the_run(finished_run: P
         config.write_text(yaml.safe_dump({**CORRIDOR, "model": "unused", **engine}))
         result = evaluate(str(finished_run), like=config, **usual)
         assert result.task_set.conditions["dtype"] == dtype
-    with pytest.raises(UntrustedCode, match="the engine 'evil:Engine'"):
+    with rejects(UntrustedCode, "evil:Engine", advice="--trust-remote-code"):
         values = yaml.safe_load((finished_run / "config.yaml").read_text())
         run = tmp_path / "run"
         shutil.copytree(finished_run, run)

@@ -16,6 +16,7 @@ from gagpo.eval.models import evaluate
 from gagpo.eval.request import ContextOptions, EvaluationRequest
 from gagpo.settings import ContextSettings, SettingsError
 from tests.gagpo.conftest import CORRIDOR
+from tests.rejections import rejects
 
 ENVIRONMENT = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 
@@ -31,7 +32,7 @@ def test_options_of_the_prompt_are_keys_of_a_runs_context():
     request = EvaluationRequest(model="random", environment=ENVIRONMENT, context=ContextSettings(history=2))
     assert request.context.keys() == {"history": 2}
     assert conditions_of(request, None, None).context == ContextSettings(history=2)
-    with pytest.raises(InvalidArgument, match=r"key 'context\.styl' is unknown"):
+    with rejects(InvalidArgument, key="context.styl"):
         gagpo.evaluate("random", environment=ENVIRONMENT, context={"styl": "plain"})
 
 
@@ -65,7 +66,7 @@ def test_what_is_not_given_comes_from_like_and_what_is_given_stays(tmp_path):
     request = EvaluationRequest(model="random", like=path, environment="gagpo/Math-v0")
     other = conditions_of(request, None, like)
     assert (other.kwargs, other.split) == ({}, None)  # those of another environment
-    with pytest.raises(SettingsError, match="name the environment with --env"):
+    with rejects(SettingsError, key="--env"):
         conditions_of(EvaluationRequest(model="random"), None, None)
 
 

@@ -6,6 +6,7 @@ import yaml
 from gagpo.eval.runs import load_run, shown_settings
 from gagpo.runs.reading import BadResult
 from tests.eval.report.test_report import report
+from tests.rejections import rejects
 
 SETTINGS = """
 name: run
@@ -43,5 +44,5 @@ def test_a_file_that_names_itself_again_and_again_is_refused(tmp_path):
     lines = ["a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
     (tmp_path / "config.yaml").write_text("\n".join(lines))
-    with pytest.raises(BadResult, match=r"more than \d+,000 values"):
+    with rejects(BadResult, ",000 values"):
         shown_settings(tmp_path / "config.yaml")

@@ -11,6 +11,7 @@ from gagpo.eval.runs import group_runs
 from gagpo.eval.statistics import paired_t
 from gagpo.eval.study import RunRow, Study, curves_of, read_rows, study_of
 from gagpo.runs.reading import BadResult
+from tests.rejections import rejects
 
 ROOT = Path(__file__).parents[2]
 FACTS = {"split": "test", "split_hash": "a" * 16, "tasks": 10, "tries": 2, "area": 0.5, "tokens_total": 5e4}
@@ -56,7 +57,7 @@ def test_differences_to_the_start():
     (method,) = Study.of(rows, "before").methods
     assert method.gap.value == pytest.approx(0.3) and method.p == pytest.approx(paired_t([0.2, 0.3, 0.4]))
     assert "minus before" in Study.of(rows, "before").table().header
-    with pytest.raises(InvalidArgument, match="b, seed 1, was not measured before training"):
+    with rejects(InvalidArgument, "b, seed 1", "before training"):
         Study.of([*rows, row("b", 1, 0.5, before=None)], "before")
     called = [*rows, row("before", 1, 0.2)]  # a method of that name is meant, where there is one
     assert Study.of(called, "before").methods[1].gap.value == pytest.approx(0.4)
@@ -93,13 +94,13 @@ def test_the_table_fits_a_narrow_terminal_and_a_pipe(width):
 
 
 def test_runs_that_do_not_belong_together_are_refused():
-    with pytest.raises(InvalidArgument, match="different tasks"):
+    with rejects(InvalidArgument, "different tasks"):
         Study.of([row("a", 1, 0.5), row("b", 1, 0.5, split_hash="b" * 16)])
-    with pytest.raises(InvalidArgument, match="same seed"):
+    with rejects(InvalidArgument, "same seed", advice="LABEL=FOLDER"):
         Study.of([row("a", 1, 0.5), row("a", 1, 0.6)])
-    with pytest.raises(InvalidArgument, match="no finished run"):
+    with rejects(InvalidArgument, "finished run"):
         Study.of([])
-    with pytest.raises(InvalidArgument, match="no run is called 'z'; there are a"):
+    with rejects(InvalidArgument, "'z'", "there are a"):
         Study.of([row("a", 1, 0.5)], "z")
 
 
@@ -113,7 +114,7 @@ def test_folders_and_files_stand_together(tmp_path, make_run):
     (tmp_path / "rows.jsonl").write_text("".join(lines))
     assert read_rows(tmp_path / "rows.jsonl") == list(method.rows)
     (tmp_path / "rows.jsonl").write_text('{"label": "a"}\n')
-    with pytest.raises(BadResult, match=r"rows\.jsonl, line 1: key 'seed' is missing"):
+    with rejects(BadResult, key="seed", where="rows.jsonl, line 1"):
         study_of({}, [tmp_path / "rows.jsonl"])
 
 

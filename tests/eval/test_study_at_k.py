@@ -12,6 +12,7 @@ from gagpo.eval.statistics import holm, mean_over_seeds, paired_t
 from gagpo.eval.study import read_rows, study_of
 from gagpo.eval.study_at_k import measure_studies
 from gagpo.runs.reading import BadResult
+from tests.rejections import rejects
 
 COUNTS = {"gagpo": ([0, 2, 4], [1, 3, 4], [4, 4, 0]), "grpo": ([0, 1, 2], [1, 2, 2], [3, 0, 0])}
 
@@ -86,14 +87,14 @@ def test_rows_of_files_keep_the_measures(runs, tmp_path):
         measure_study.table() for measure_study in measure_studies(study)
     ]
     assert list(measure_studies(stored, [2])[0].methods) == [2]
-    with pytest.raises(InvalidArgument, match=r"--pass-at 3: gagpo, seed 1, has no pass@3 \(stored k: 1, 2, 4\)"):
+    with rejects(InvalidArgument, "gagpo, seed 1", "1, 2, 4", key="--pass-at"):
         measure_studies(stored, [3])
     older = {k: v for k, v in rows[0].model_dump(exclude_none=True).items() if not k.startswith("at_k")}
     path.write_text(json.dumps(older) + "\n")
     assert measure_studies(study_of({}, [path])) == []
     for wrong in ({"pass@k": {"0": 0.5}}, {"pass@k": {"1": "high"}}, {"pass@k": {"many": 0.5}}, {"pass@k": 1}):
         path.write_text(json.dumps(older | {"at_k": wrong}) + "\n")
-        with pytest.raises(BadResult, match=r"rows\.jsonl, line 1: key 'at_k"):
+        with rejects(BadResult, "at_k", where="rows.jsonl, line 1"):
             read_rows(path)
 
 
@@ -110,5 +111,5 @@ def test_a_measure_that_some_runs_lack_is_left_out(runs):
 def test_any_k_up_to_the_episodes_of_a_task(runs):
     (passed, *_) = measure_studies(study_of(group_runs(runs), pass_at=[3]), [3])
     assert list(passed.methods) == [3]
-    with pytest.raises(InvalidArgument, match="--pass-at 5: gagpo has 4 episodes per task"):
+    with rejects(InvalidArgument, "gagpo", "4 episodes", key="--pass-at"):
         study_of(group_runs(runs), pass_at=[1, 5])

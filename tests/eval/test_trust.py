@@ -16,6 +16,7 @@ from gagpo.envs.arguments import build, signature_of
 from gagpo.envs.lookup import find_spec, maker
 from gagpo.eval.trust import UntrustedCode, require_environment_trust
 from tests.folders import needs, present
+from tests.rejections import rejects
 
 PROBE = "probe_of_arguments"
 IDS = [*(name for name in gymnasium.registry if name.startswith("gagpo/")), "CartPole-v1"]
@@ -100,7 +101,7 @@ def test_no_other_file_of_the_environments_imports_what_an_argument_names():
 @needs("envs/web")
 @pytest.mark.parametrize("source", ["evil:Source", "evil-2:Source", "https://x", "a b:C", "gagpo2:X", " evil:X"])
 def test_a_source_that_is_imported_needs_consent_however_its_module_is_called(source, tmp_path):
-    with pytest.raises(UntrustedCode, match=r"environment\.kwargs\.source"):
+    with rejects(UntrustedCode, "environment.kwargs.source"):
         require_environment_trust(tmp_path, "gagpo/Web-v0", None, {"source": source})
 
 
@@ -109,14 +110,14 @@ def test_a_source_that_is_imported_needs_consent_however_its_module_is_called(so
 )
 def test_an_argument_that_looks_like_code_needs_consent_in_every_environment(value, tmp_path):
     for environment in ("CartPole-v1", "gagpo/Math-v0", "scienceworld"):
-        with pytest.raises(UntrustedCode, match=r"environment\.kwargs\.anything"):
+        with rejects(UntrustedCode, "environment.kwargs.anything"):
             require_environment_trust(tmp_path, environment, None, {"anything": value})
 
 
 @pytest.mark.parametrize("reward", ["evil:f", ["my own:f"], {"evil:f": 1, "environment": 2}, "evil-2:f.g h"])
 @pytest.mark.parametrize("environment", ["CartPole-v1", "gagpo/Math-v0", "gagpo/ALFWorld-v0", "gagpo/Program-v0"])
 def test_a_reward_function_needs_consent_in_every_environment(environment, reward, tmp_path):
-    with pytest.raises(UntrustedCode, match=r"environment\.kwargs\.reward"):
+    with rejects(UntrustedCode, "environment.kwargs.reward"):
         require_environment_trust(tmp_path, environment, None, {"reward": reward})
 
 

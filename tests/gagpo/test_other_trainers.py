@@ -10,6 +10,7 @@ import torch
 from gagpo.credit import BadTurns, turns_from_tokens
 from gagpo.credit.gagpo import Gagpo
 from gagpo.objectives import Layout
+from tests.rejections import rejects
 
 PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
 
@@ -81,13 +82,13 @@ def test_padding_changes_nothing():
 
 
 def test_mismatched_rows_are_rejected():
-    with pytest.raises(BadTurns, match="do not fit"):
+    with rejects(BadTurns, "(3, 6)", "(2,)"):
         turns_from_tokens(TOKENS, MASK, [1.0, 2.0], [0, 0, 0])
-    with pytest.raises(BadTurns, match="episode 1 has no sampled token"):
+    with rejects(BadTurns, "sampled", where="episode 1"):
         turns_from_tokens([[1], [1]], [[1], [0]], [1.0, 2.0], [0, 0])
-    with pytest.raises(BadTurns, match="one row per episode"):
+    with rejects(BadTurns, key="mask_BL"):
         turns_from_tokens([1, 0], [1, 0], [1.0], [0])
-    with pytest.raises(ValueError, match="one row per sequence"):
+    with rejects(ValueError, key="mask_BL"):
         Layout.of_mask(torch.ones(3))
 
 

@@ -146,26 +146,27 @@ class Client:
         if reply.status == 200:
             return reply.body
         if reply.status in (400, 413, 422):
-            raise RequestRejected(f"{self.url}{path} rejects the request ({reply.status}): {reply.excerpt}")
+            raise RequestRejected(f"rejects the request ({reply.status}): {reply.excerpt}", where=f"{self.url}{path}")
         if reply.status in (401, 403, 404, 405):
             raise ReplicaError(
-                f"{self.url}{path} cannot be used ({reply.status}): {reply.excerpt}",
+                f"cannot be used ({reply.status}): {reply.excerpt}",
+                where=f"{self.url}{path}",
                 advice=(
                     "start the server with "
                     "`python -m gagpo.agents.engines.remote.server MODEL`, which enables what is needed"
                 ),
             )
-        raise ReplicaError(f"{self.url}{path} failed ({reply.status}): {reply.excerpt}")
+        raise ReplicaError(f"failed ({reply.status}): {reply.excerpt}", where=f"{self.url}{path}")
 
     async def _exchange(self, method: str, path: str, body: bytes | None, deadline: float, max_bytes: int) -> Reply:
         try:
             return await exchange(self._http, method, self.url + path, body, deadline=deadline, most=max_bytes)
         except DeadlinePassed as error:
-            raise ReplicaTimeout(str(error)) from None
+            raise ReplicaTimeout(error) from None
         except OversizedReply as error:
-            raise MalformedAnswer(str(error)) from None
+            raise MalformedAnswer(error) from None
         except ExchangeFailed as error:
-            raise ReplicaUnreachable(str(error)) from None
+            raise ReplicaUnreachable(error) from None
 
 
 def temperature_of(request: Request, sampling: Sampling) -> float:
@@ -173,7 +174,9 @@ def temperature_of(request: Request, sampling: Sampling) -> float:
     temperature = sampling.temperature_of(request)
     lowest, highest = TEMPERATURES
     if temperature and not lowest <= temperature <= highest:
-        raise InvalidArgument(f"vLLM samples at temperature 0 or in [{lowest}, {highest}], got {temperature}")
+        raise InvalidArgument(
+            f"vLLM samples at temperature 0 or in [{lowest}, {highest}], got {temperature}", key="temperature"
+        )
     return temperature
 
 

@@ -223,8 +223,10 @@ class VLLMServerEngine(ModelEngine):
         remote = next((url for url in urls if not is_local(url)), None)
         if remote is not None:
             raise InvalidArgument(
-                f"the server {remote} is on another machine: set engine.options.folder to a folder that it and this "
-                "machine see under the same path"
+                "is on another machine",
+                key="folder",
+                where=f"the server {remote}",
+                advice="set engine.options.folder to a folder that it and this machine see under the same path",
             )
         size = sum(parameter.numel() for _, parameter in base_tensors(self.model)) * dtype_of(self.dtype).itemsize
         return WeightFolder(parent_of_files(size))
@@ -232,7 +234,7 @@ class VLLMServerEngine(ModelEngine):
     @property
     def _router(self) -> ReplicaRouter:
         if self._started is None:
-            raise InvalidArgument("the vLLM engine has no servers yet: call its method start() first")
+            raise InvalidArgument("the vLLM engine has no servers yet", advice="call its method start() first")
         return self._started
 
     @property

@@ -69,9 +69,9 @@ def vllm_classes() -> VLLMClasses:
         from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
     except ImportError as error:
         raise MissingPackage(
-            f"engine.options.transfer=nccl needs vLLM in the trainer's environment too ({error}): "
-            "pip install -c constraints.txt -e '.[vllm]', or set engine.options.transfer=files",
+            f"engine.options.transfer=nccl needs vLLM in the trainer's environment too ({error})",
             key="engine.options.transfer",
+            advice="pip install -c constraints.txt -e '.[vllm]', or set engine.options.transfer=files",
         ) from None
     return VLLMClasses(WeightSource, ParamMeta, NCCLTrainerInitInfo, WeightTransferTrainerFactory)
 
@@ -149,7 +149,7 @@ class NcclTransfer:
         with suppress(ValueError, AttributeError):
             count = json.loads(answer).get("world_size")
         if type(count) is not int or not 1 <= count <= MAX_WORKERS:
-            raise MalformedAnswer(f"{client.url}/get_world_size answers {count!r:.40}")
+            raise MalformedAnswer(f"answers {count!r:.40}", where=f"{client.url}/get_world_size")
         workers[client.url] = count
 
     def _group_of(self, clients: Sequence[Client], workers: Mapping[str, int]) -> ServerGroup | None:

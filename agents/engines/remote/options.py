@@ -58,21 +58,24 @@ class VLLMOptions(EngineOptions):
     def _distinct_addresses(cls, urls: list[str]) -> list[str]:
         for url in urls:
             if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-                raise InvalidArgument(f"{url!r:.60} is not an http address of a server")
+                raise InvalidArgument(f"{url!r:.60} is not an http address of a server", key="urls")
         if len(set(urls)) != len(urls):
-            raise InvalidArgument("urls names a server twice")
+            raise InvalidArgument("urls names a server twice", key="urls")
         return urls
 
     @model_validator(mode="after")
     def _compatible(self) -> VLLMOptions:
         if self.urls and self.replicas:
-            raise InvalidArgument("give urls of servers that exist, or how many replicas to start, not both")
+            raise InvalidArgument(
+                "give urls of servers that exist, or how many replicas to start, not both", key="replicas"
+            )
         if self.placement == "colocated" and self.replicas not in (None, 1):
             raise InvalidArgument(f"replicas must be 1 when colocated (got {self.replicas})", key="replicas")
         if self.transfer == "nccl" and self.is_colocated("cuda"):
             raise InvalidArgument(
-                "transfer=nccl connects different GPUs: name some that no rank trains on, engine.options="
-                f"{OTHER_GPUS}, or set transfer=files"
+                "transfer=nccl connects different GPUs",
+                key="transfer",
+                advice=f"name some that no rank trains on, engine.options={OTHER_GPUS}, or set transfer=files",
             )
         self._require_one_gpu()
         return self
@@ -86,10 +89,13 @@ class VLLMOptions(EngineOptions):
         several = [name for name in ("tensor_parallel_size", "gpus") if getattr(self, name) not in (1, [])]
         if several and self.is_colocated("cuda"):
             raise InvalidArgument(
-                f"vllm runs one server on each rank's own GPU, but engine.options.{several[0]} asks for several GPUs. "
-                f"For a model that is too large for one GPU, use GPUs that no rank trains on: engine.options="
-                f"{OTHER_GPUS} (for each rank; with rollout.ahead=1 one server for all). engine.dtype=bfloat16 halves "
-                "the memory on the own GPU"
+                (
+                    f"vllm runs one server on each rank's own GPU, but engine.options.{several[0]} asks for "
+                    "several GPUs. For a model that is too large for one GPU, use GPUs that no rank trains "
+                    f"on: engine.options={OTHER_GPUS} (for each rank; with rollout.ahead=1 one server for "
+                    "all). engine.dtype=bfloat16 halves the memory on the own GPU"
+                ),
+                key=several[0],
             )
 
     def is_colocated(self, device: str) -> bool:

@@ -75,8 +75,12 @@ def find_games(root: Path, split: str, task_types: Collection[str] = TASK_TYPES)
     folder = Path(root) / split
     if not folder.is_dir():
         raise NoGames(
-            f"there is no folder {folder}. Name a folder that holds one folder of games per split (the released games: "
-            "run `alfworld-download`), or leave `games` out to have games generated"
+            f"there is no folder {folder}",
+            key="games",
+            advice=(
+                "name a folder that holds one folder of games per split (the released games: run "
+                "`alfworld-download`), or leave `games` out to have games generated"
+            ),
         )
     name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     cache = data_folder() / "alfworld" / "manifests" / f"{name}.json"
@@ -112,7 +116,7 @@ def _trial(folder: Path, cached_row: object) -> Trial:
         return Trial(*cached_row)
     data, _ = read_json(folder / TRAJECTORY)
     if not isinstance(data, dict) or "task_type" not in data:
-        raise BrokenGame(f"{folder / TRAJECTORY}: the field 'task_type' is missing")
+        raise BrokenGame("the field 'task_type' is missing", key="task_type", where=folder / TRAJECTORY)
     task_type = str(data["task_type"])
     if task_type not in TASK_TYPES:
         return Trial(stamps, task_type, "of another type", "")

@@ -109,7 +109,7 @@ def list_jobs(
             raise InvalidArgument(f"ALFWorld has no split {split!r}", advice=f"choose among {', '.join(SPLITS)}")
     for split, count in full.items():
         if count < 0:
-            raise InvalidArgument(f"the number of {split} games must not be negative, got {count}")
+            raise InvalidArgument(f"the number of {split} games must not be negative, got {count}", key=split)
     if not task_types:
         raise InvalidArgument("no task types were given", advice=f"choose among {', '.join(TASK_TYPES)}")
     for task_type in task_types:
@@ -119,8 +119,11 @@ def list_jobs(
             )
     if full["valid_seen"] > full["train"]:
         raise InvalidArgument(
-            f"valid_seen ({full['valid_seen']}) must not have more games than train ({full['train']}): "
-            "its rooms are those trained in"
+            (
+                f"valid_seen ({full['valid_seen']}) must not have more games than train ({full['train']}): "
+                "its rooms are those trained in"
+            ),
+            key="valid_seen",
         )
     types = [task_type for task_type in TASK_TYPES if task_type in task_types]
     jobs: list[Job] = []
@@ -190,12 +193,12 @@ def check_plan(engine: NativeEngine, game: Path, plan: Sequence[str]) -> None:
     scene = engine.reset(game)
     for number, command in enumerate(plan, 1):
         if scene.won:
-            raise UnsolvedGame(f"{game}: won before command {number} of {len(plan)}")
+            raise UnsolvedGame(f"won before command {number} of {len(plan)}", where=game)
         if command not in scene.admissible_commands:
-            raise UnsolvedGame(f"{game}: command {number}, {command!r}, is not admissible")
+            raise UnsolvedGame(f"command {number}, {command!r}, is not admissible", where=game)
         scene = engine.step(command)
     if not scene.won:
-        raise UnsolvedGame(f"{game}: not won by its walkthrough")
+        raise UnsolvedGame("not won by its walkthrough", where=game)
 
 
 # Index ----------------------------------------------------------------------------------------------------------------

@@ -49,7 +49,9 @@ def package_data() -> PackageData:
     """Read the installed package once; raises :class:`AlfworldMissing` with advice."""
     spec = importlib.util.find_spec("alfworld")
     if spec is None or not spec.submodule_search_locations:
-        raise AlfworldMissing("generating ALFWorld games needs the alfworld package: pip install alfworld==0.4.2")
+        raise AlfworldMissing(
+            "generating ALFWorld games needs the alfworld package", advice="pip install alfworld==0.4.2"
+        )
     root = Path(next(iter(spec.submodule_search_locations)))
     try:
         constants = _assignments(root / "gen" / "constants.py")

@@ -97,7 +97,7 @@ class NativeEngine:
             try:
                 text = self._carry_out(self._game, operator)
             except GameError as error:
-                raise BrokenGame(f"{self._path}: command {command.strip()!r}: {error}") from None
+                raise BrokenGame(f"command {command.strip()!r}: {error}", where=self._path) from None
         return self._scene(text)
 
     def close(self) -> None:

@@ -68,7 +68,9 @@ class TextWorldEngine:
 
     def __init__(self, memoise: bool = True):
         if sys.version_info >= (3, 13):  # the generator changes locals(), which PEP 667 made a copy
-            raise InvalidArgument("engine textworld requires Python 3.12 or older: textworld breaks on 3.13")
+            raise InvalidArgument(
+                "engine textworld requires Python 3.12 or older: textworld breaks on 3.13", key="engine"
+            )
         self._memoise = memoise
         self._env = PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
         self._digest = ""
@@ -94,7 +96,7 @@ class TextWorldEngine:
                     raise
                 self._digest = ""
                 message = " ".join(str(error).split())[:200]
-                raise BrokenGame(f"{game}: textworld cannot load it ({type(error).__name__}: {message})") from None
+                raise BrokenGame(f"textworld cannot load it ({type(error).__name__}: {message})", where=game) from None
         if data["digest"] != self._digest:
             self._digest = data["digest"]
             self._prepare_key(data["grammar"], state["_facts"])

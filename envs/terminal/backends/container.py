@@ -57,7 +57,9 @@ class ContainerSandbox(BubblewrapSandbox):
 
     def make_process(self) -> SandboxProcess:
         if shutil.which(self.engine) is None:
-            raise SandboxUnavailable(f"{self.engine} is not installed", advice="install it, or use backend=bubblewrap")
+            raise SandboxUnavailable(
+                f"{self.engine} is not installed", key="backend", advice="install it, or use backend=bubblewrap"
+            )
         line = arguments(self.engine, self.image, self.limits)
         return SandboxProcess(lambda _: line, self._explain, by_standard_streams=True)
 

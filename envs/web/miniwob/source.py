@@ -137,7 +137,9 @@ class MiniWoB:
             self.unseen = [task_type for task_type in self.unseen if task_type not in self.trained]
         both = sorted(set(self.trained) & set(self.unseen))
         if both:
-            raise InvalidArgument(f"{both[0]} is in tasks and in unseen: remove it from one of them")
+            raise InvalidArgument(
+                f"{both[0]} is in tasks and in unseen", key="tasks", advice="remove it from one of them"
+            )
         self.seeds = seed_ranges(seeds)
         self._pages = Files(self.folder, lasting=True)
         self._kind = self._instruction = ""
@@ -200,5 +202,7 @@ def package_folder() -> Path:
     """The folder of the package's pages; raises BrowserMissing. The package itself is not imported."""
     spec = importlib.util.find_spec("miniwob")
     if spec is None or spec.origin is None:
-        raise BrowserMissing("source miniwob needs the package miniwob: pip install -c constraints.txt -e '.[web]'")
+        raise BrowserMissing(
+            "source miniwob needs the package miniwob", advice="pip install -c constraints.txt -e '.[web]'"
+        )
     return Path(spec.origin).parent / "html"

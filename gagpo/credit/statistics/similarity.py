@@ -36,7 +36,11 @@ def similar_states(turns: Turns, threshold: float) -> np.ndarray:
         BadTurns: ``text_N`` is missing.
     """
     if turns.text_N is None:
-        raise BadTurns("credit gigpo with similarity compares observations: give text_N, the observation of each turn")
+        raise BadTurns(
+            "credit gigpo with similarity compares observations",
+            key="text_N",
+            advice="give text_N, the observation of each turn",
+        )
     group_N = turns.group_index_N
     state_N = np.empty(turns.num_turns, np.int64)
     states = 0

@@ -42,14 +42,14 @@ def convert(path: Path, folder: Path) -> None:
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
         except (TypeError, ValueError, AttributeError) as error:  # values that JSON or transformers' checks refuse
-            raise ConversionError(f"{file.path} cannot be converted: {reason_of(error)}") from error
+            raise ConversionError(f"cannot be converted: {reason_of(error)}", where=file.path) from error
 
 
 def _embeddings(file: GgufFile) -> np.ndarray:
     """The entry of the embeddings, one row a token."""
     entry = file.tensors.get("token_embd.weight")
     if entry is None or len(entry.data.shape) != 2:
-        raise ConversionError(f"{file.path}: tensor token_embd.weight is missing: the file is incomplete")
+        raise ConversionError("tensor token_embd.weight is missing: the file is incomplete", where=file.path)
     data: np.ndarray = entry.data
     return data
 
@@ -61,7 +61,7 @@ def _require_blocks(file: GgufFile) -> None:
     for number in range(min(count, len(numbers) + 1) if isinstance(count, int) else 0):
         if str(number) not in numbers:
             raise ConversionError(
-                f"{file.path}: the tensors of block {number} (blk.{number}.*) are missing: the file is incomplete"
+                f"the tensors of block {number} (blk.{number}.*) are missing: the file is incomplete", where=file.path
             )
 
 
@@ -74,15 +74,20 @@ def _model(file: GgufFile, config: Any) -> Any:
         with torch.device("meta"):  # weights are not drawn: all come from the file
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     except Exception as error:  # sizes that do not fit together fail anywhere in transformers
-        raise ConversionError(f"{file.path} cannot be converted: {reason_of(error)}") from error
+        raise ConversionError(f"cannot be converted: {reason_of(error)}", where=file.path) from error
     shapes = {name: tuple(parameter.shape) for name, parameter in model.state_dict().items()}
     names = _names(file, [name for name in shapes if name != "lm_head.weight" or not config.tie_word_embeddings])
     if missing := sorted(names.keys() - file.tensors.keys()):
-        raise ConversionError(f"{file.path}: tensor {missing[0]} is missing: the file is incomplete{_more(missing)}")
+        raise ConversionError(
+            f"tensor {missing[0]} is missing: the file is incomplete{_more(missing)}", where=file.path
+        )
     if surplus := sorted(file.tensors.keys() - names.keys() - {FACTORS}):
         raise ConversionError(
-            f"{file.path}: tensor {surplus[0]} does not belong to a model of the architecture {file.architecture} with "
-            f"{config.num_hidden_layers} blocks{_more(surplus)}"
+            (
+                f"tensor {surplus[0]} does not belong to a model of the architecture {file.architecture} "
+                f"with {config.num_hidden_layers} blocks{_more(surplus)}"
+            ),
+            where=file.path,
         )
     weights = {name: _weights(file, stored, shapes[name], config) for stored, name in names.items()}
     model.load_state_dict(weights, strict=False, assign=True)
@@ -106,7 +111,7 @@ def _weights(file: GgufFile, stored: str, shape: tuple[int, ...], config: Any) -
     numbers = file.numbers(stored)
     if numbers.shape != shape:
         raise ConversionError(
-            f"{file.path}: tensor {stored} has shape {list(numbers.shape)}, its metadata says {list(shape)}"
+            f"tensor {stored} has shape {list(numbers.shape)}, its metadata says {list(shape)}", where=file.path
         )
     if file.architecture == "llama" and stored.endswith(("attn_q.weight", "attn_k.weight")):
         heads = config.num_attention_heads if "attn_q" in stored else config.num_key_value_heads
@@ -135,9 +140,11 @@ def _tokenizer(file: GgufFile) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
     except Exception as error:  # damaged files fail anywhere in gguf and transformers
-        raise ConversionError(f"{path} cannot be converted: {reason_of(error)}") from error
+        raise ConversionError(f"cannot be converted: {reason_of(error)}", where=path) from error
     if tokenizer.chat_template is None:
-        raise ConversionError(f"{path} has no chat template: convert the instruction-tuned version of the model")
+        raise ConversionError(
+            "has no chat template", where=path, advice="convert the instruction-tuned version of the model"
+        )
     for attribute, name in TOKENS.items():
         number = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
         if number is not None:

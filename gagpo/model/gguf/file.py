@@ -70,7 +70,7 @@ def require_packages() -> None:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise ConversionError(
-            f"GGUF files require {' and '.join(missing)}: pip install -c constraints.txt -e '.[gguf]'"
+            f"GGUF files require {' and '.join(missing)}", advice="pip install -c constraints.txt -e '.[gguf]'"
         )
 
 
@@ -82,9 +82,9 @@ def require_convertible(path: Path) -> None:
             with open_bytes(path_of_part) as file:
                 begin = file.read(len(MAGIC))
         except OSError as error:
-            raise ConversionError(f"{path_of_part} cannot be read ({error.strerror})") from None
+            raise ConversionError(f"cannot be read ({error.strerror})", where=path_of_part) from None
         if begin != MAGIC:
-            raise ConversionError(f"{path_of_part} is not a GGUF file: it begins with {begin!r}")
+            raise ConversionError(f"is not a GGUF file: it begins with {begin!r}", where=path_of_part)
 
 
 def stem_of(path: Path) -> str:
@@ -106,7 +106,9 @@ def parts_of(path: Path) -> list[Path]:
     files = [path.with_name(f"{match['stem']}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
     for file in files:
         if not file.exists():
-            raise ConversionError(f"{file} cannot be read: it is missing, and a split file needs all {count} parts")
+            raise ConversionError(
+                f"cannot be read: it is missing, and a split file needs all {count} parts", where=file
+            )
     return files
 
 
@@ -125,22 +127,26 @@ def read(path: Path) -> GgufFile:
             reader = GGUFReader(file)
             values = dict(_metadata(reader))
         except Exception as error:  # damaged bytes fail anywhere in gguf
-            raise ConversionError(f"{file} cannot be converted: {reason_of(error)}") from error
+            raise ConversionError(f"cannot be converted: {reason_of(error)}", where=file) from error
         stated = (values.get("split.no", number), values.get("split.count", len(paths)) or 1)
         if stated != (number, len(paths)):
             raise ConversionError(
-                f"{file} is part {stated[0]} (from 0) of {stated[1]} by its metadata, and part {number} of "
-                f"{len(paths)} by its name: keep the names NAME-00001-of-0000N.gguf of all parts"
+                (
+                    f"is part {stated[0]} (from 0) of {stated[1]} by its metadata, and part {number} of "
+                    f"{len(paths)} by its name"
+                ),
+                where=file,
+                advice="keep the names NAME-00001-of-0000N.gguf of all parts",
             )
         if not number:
             metadata, tokens = values, _tokens(reader)
         for entry in reader.tensors:
             if entry.name in tensors:
-                raise ConversionError(f"{file}: tensor {entry.name} is in the file twice")
+                raise ConversionError(f"tensor {entry.name} is in the file twice", where=file)
             tensors[entry.name] = entry
     expected = metadata.get("split.tensors.count", len(tensors))
     if expected != len(tensors):
-        raise ConversionError(f"{paths[0]}: its parts hold {len(tensors)} tensors, its metadata says {expected}")
+        raise ConversionError(f"its parts hold {len(tensors)} tensors, its metadata says {expected}", where=paths[0])
     return GgufFile(paths, metadata, tokens, tensors)
 
 

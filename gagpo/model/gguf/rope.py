@@ -36,7 +36,11 @@ def rope_parameters(file: GgufFile, head_dim: int, context: int) -> dict[str, An
     value = _values(file)
     base = float(value("freq_base", BASE))
     if not base > 1:
-        raise ConversionError(f"{file.path}: {file.architecture}.rope.freq_base must be above 1 (got {base})")
+        raise ConversionError(
+            f"{file.architecture}.rope.freq_base must be above 1 (got {base})",
+            key=f"{file.architecture}.rope.freq_base",
+            where=file.path,
+        )
     scaling = _by_metadata(file, value, context)
     if FACTORS in file.tensors:
         factors = file.numbers(FACTORS).astype(np.float64)
@@ -44,8 +48,11 @@ def rope_parameters(file: GgufFile, head_dim: int, context: int) -> dict[str, An
         by_tensor = _by_factors(file, factors, base, head_dim, original)
         if scaling["rope_type"] != "default" and by_tensor["rope_type"] != "default":
             raise ConversionError(
-                f"{file.path}: positions are scaled by {FACTORS} and by {file.architecture}.rope.scaling.type "
-                f"{scaling['rope_type']}: both together are not supported"
+                (
+                    f"positions are scaled by {FACTORS} and by {file.architecture}.rope.scaling.type "
+                    f"{scaling['rope_type']}: both together are not supported"
+                ),
+                where=file.path,
             )
         scaling = by_tensor if by_tensor["rope_type"] != "default" else scaling
     return {"rope_theta": base, **scaling}
@@ -58,9 +65,11 @@ def _values(file: GgufFile) -> Callable[[str, Any], Any]:
         key = f"{file.architecture}.rope.{name}"
         stored = file.metadata.get(key, default)
         if type(stored) is not type(default) and not (isinstance(stored, int) and isinstance(default, float)):
-            raise ConversionError(f"{file.path}: {key} must be of type {type(default).__name__} (got {stored!r:.40})")
+            raise ConversionError(
+                f"{key} must be of type {type(default).__name__} (got {stored!r:.40})", key=key, where=file.path
+            )
         if isinstance(stored, float) and not math.isfinite(stored):
-            raise ConversionError(f"{file.path}: {key} is not a finite number (got {stored})")
+            raise ConversionError(f"{key} is not a finite number (got {stored})", key=key, where=file.path)
         return stored
 
     return value
@@ -74,21 +83,30 @@ def _by_metadata(file: GgufFile, value: Callable[[str, Any], Any], context: int)
         return {"rope_type": "default"}
     if scaling not in ("linear", "yarn"):
         raise ConversionError(
-            f"{file.path}: {file.architecture}.rope.scaling.type {scaling!r:.40} is not supported, only none, linear, "
-            "yarn"
+            f"{file.architecture}.rope.scaling.type {scaling!r:.40} is not supported, only none, linear, yarn",
+            key=f"{file.architecture}.rope.scaling.type",
+            where=file.path,
         )
     if factor < 1.0:
-        raise ConversionError(f"{file.path}: the factor of rope.scaling must be at least 1 (got {factor:g})")
+        raise ConversionError(
+            f"the factor of rope.scaling must be at least 1 (got {factor:g})", key="rope.scaling", where=file.path
+        )
     if scaling == "linear":
         return {"rope_type": "linear", "factor": factor}
     unsupported = {"yarn_ext_factor": 1.0, "yarn_log_multiplier": 0.0}
     for name, neutral in unsupported.items():
         if value(f"scaling.{name}", neutral) != neutral:
-            raise ConversionError(f"{file.path}: {file.architecture}.rope.scaling.{name} is not supported")
+            raise ConversionError(
+                f"{file.architecture}.rope.scaling.{name} is not supported",
+                key=f"{file.architecture}.rope.scaling.{name}",
+                where=file.path,
+            )
     fast, slow = float(value("scaling.yarn_beta_fast", 32.0)), float(value("scaling.yarn_beta_slow", 1.0))
     if not fast > slow > 0:
         raise ConversionError(
-            f"{file.path}: rope.scaling.yarn_beta_fast must be above yarn_beta_slow, and that above 0"
+            "rope.scaling.yarn_beta_fast must be above yarn_beta_slow, and that above 0",
+            key="rope.scaling.yarn_beta_fast",
+            where=file.path,
         )
     # llama.cpp multiplies YaRN's own factor of the attention by these two.
     more = value("scaling.attn_factor", 1.0) * value("scaling.yarn_attn_factor", 1.0)
@@ -106,7 +124,7 @@ def _by_factors(file: GgufFile, factors: np.ndarray, base: float, head_dim: int,
     """The scaling that divides every frequency by its factor."""
     if factors.shape != (head_dim // 2,):
         raise ConversionError(
-            f"{file.path}: tensor {FACTORS} has shape {list(factors.shape)}, a head needs [{head_dim // 2}]"
+            f"tensor {FACTORS} has shape {list(factors.shape)}, a head needs [{head_dim // 2}]", where=file.path
         )
     if np.allclose(factors, 1.0, rtol=TOLERANCE):
         return {"rope_type": "default"}
@@ -120,7 +138,8 @@ def _by_factors(file: GgufFile, factors: np.ndarray, base: float, head_dim: int,
             if np.allclose(llama3_factors(parameters, waves), factors, rtol=TOLERANCE, atol=0):
                 return {"rope_type": "llama3", **parameters}
     raise ConversionError(
-        f"{file.path}: the factors of tensor {FACTORS} are not those of the rope scaling of Llama 3.1: not supported"
+        f"the factors of tensor {FACTORS} are not those of the rope scaling of Llama 3.1: not supported",
+        where=file.path,
     )
 
 

@@ -48,7 +48,8 @@ def config_of(file: GgufFile, vocabulary: int) -> PreTrainedConfig:
     arch = file.architecture
     if arch not in ARCHITECTURES:
         raise ConversionError(
-            f"{file.path}: architecture {arch!r:.40} is not supported",
+            f"architecture {arch!r:.40} is not supported",
+            where=file.path,
             advice=(f"choose a file of {', '.join(ARCHITECTURES)}, or the Hugging Face folder of the model"),
         )
     values = {attribute: _size(file, key) for key, attribute in SIZES.items()}
@@ -58,19 +59,26 @@ def config_of(file: GgufFile, vocabulary: int) -> PreTrainedConfig:
     head_dim = lengths[0] if lengths else width // heads
     if len(set(lengths)) > 1:
         raise ConversionError(
-            f"{file.path}: {', '.join(f'{arch}.{key}' for key in HEADS)} must be equal (got {lengths})"
+            f"{', '.join(f'{arch}.{key}' for key in HEADS)} must be equal (got {lengths})", where=file.path
         )
     if head_dim % 2 or heads % values["num_key_value_heads"]:
         raise ConversionError(
-            f"{file.path}: {heads} heads of {head_dim} numbers, {values['num_key_value_heads']} of them for keys, do "
-            "not fit together"
+            (
+                f"{heads} heads of {head_dim} numbers, {values['num_key_value_heads']} of them for keys, "
+                "do not fit together"
+            ),
+            where=file.path,
         )
     if arch != "qwen2" or head_dim != width // heads:
         values["head_dim"] = head_dim
     _refuse_unknown(file, values["max_position_embeddings"])
     epsilon = file.metadata.get(f"{arch}.{EPSILON}")
     if not isinstance(epsilon, float) or not 0 < epsilon < 1:
-        raise ConversionError(f"{file.path}: {arch}.{EPSILON} must be a number between 0 and 1 (got {epsilon!r:.40})")
+        raise ConversionError(
+            f"{arch}.{EPSILON} must be a number between 0 and 1 (got {epsilon!r:.40})",
+            key=f"{arch}.{EPSILON}",
+            where=file.path,
+        )
     rope = rope_parameters(file, head_dim, values["max_position_embeddings"])
     tokens = _token_ids(file, vocabulary)
     try:
@@ -84,7 +92,7 @@ def config_of(file: GgufFile, vocabulary: int) -> PreTrainedConfig:
             **tokens,
         )
     except Exception as error:  # whatever transformers' own checks raise
-        raise ConversionError(f"{file.path} cannot be converted: {reason_of(error)}") from error
+        raise ConversionError(f"cannot be converted: {reason_of(error)}", where=file.path) from error
 
 
 def _size(file: GgufFile, name: str, default: int | None = None) -> int:
@@ -92,7 +100,9 @@ def _size(file: GgufFile, name: str, default: int | None = None) -> int:
     key = f"{file.architecture}.{name}"
     value = file.metadata.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConversionError(f"{file.path}: {key} must be a whole number of at least 1 (got {value!r:.40})")
+        raise ConversionError(
+            f"{key} must be a whole number of at least 1 (got {value!r:.40})", key=key, where=file.path
+        )
     return value
 
 
@@ -106,15 +116,19 @@ def _refuse_unknown(file: GgufFile, context: int) -> None:
             continue
         if name == "attention.sliding_window" and isinstance(value, int) and value >= context:
             continue
-        raise ConversionError(f"{file.path}: metadata {key} = {value!s:.40} is not supported")
+        raise ConversionError(f"metadata {key} = {value!s:.40} is not supported", key=key, where=file.path)
 
 
 def _token_ids(file: GgufFile, vocabulary: int) -> dict[str, Any]:
     """The ids of special tokens. Raises: ConversionError for tokens without an embedding."""
     if file.tokens > vocabulary or file.metadata.get(f"{file.architecture}.vocab_size", vocabulary) != vocabulary:
         raise ConversionError(
-            f"{file.path}: tensor token_embd.weight has {vocabulary} rows, its metadata says {file.tokens} tokens and "
-            f"{file.architecture}.vocab_size {file.metadata.get(f'{file.architecture}.vocab_size')}"
+            (
+                f"tensor token_embd.weight has {vocabulary} rows, its metadata says {file.tokens} tokens "
+                f"and {file.architecture}.vocab_size "
+                f"{file.metadata.get(f'{file.architecture}.vocab_size')}"
+            ),
+            where=file.path,
         )
     ids = {}
     for attribute, name in _TOKENS.items():
@@ -123,6 +137,6 @@ def _token_ids(file: GgufFile, vocabulary: int) -> dict[str, Any]:
         if number is None:
             continue
         if not isinstance(number, int) or not 0 <= number < vocabulary:
-            raise ConversionError(f"{file.path}: {key} must be below {vocabulary} (got {number!r:.40})")
+            raise ConversionError(f"{key} must be below {vocabulary} (got {number!r:.40})", key=key, where=file.path)
         ids[attribute] = number
     return ids

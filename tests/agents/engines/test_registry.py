@@ -3,12 +3,12 @@
 import subprocess
 import sys
 
-import pytest
 import torch
 
 from gagpo.agents.engines.registry import ENGINES, engine_options
 from gagpo.agents.setup import make_engine
 from gagpo.base.errors import InvalidArgument
+from tests.rejections import rejects
 
 
 def test_a_package_offers_an_engine_by_an_entry_point(outside, offer, tiny):
@@ -20,23 +20,21 @@ def test_a_package_offers_an_engine_by_an_entry_point(outside, offer, tiny):
 
 
 def test_wrong_names_and_options_are_named(tiny, outside):
-    with pytest.raises(InvalidArgument, match=r"no engine 'transformer'; nearest: transformers"):
+    with rejects(InvalidArgument, "'transformer'", advice="transformers"):
         ENGINES.place("transformer")
-    with pytest.raises(InvalidArgument, match="no module 'nowhere_at_all'"):
+    with rejects(InvalidArgument, "'nowhere_at_all'", where="engine nowhere_at_all:Engine"):
         ENGINES.find("nowhere_at_all:Engine")
-    with pytest.raises(InvalidArgument, match="has no 'Missing'"):
+    with rejects(InvalidArgument, "'Missing'", where="engine elsewhere:Missing"):
         ENGINES.find("elsewhere:Missing")
-    with pytest.raises(InvalidArgument, match=r"elsewhere:Constant is not a class of options: derive one from .*build"):
+    with rejects(InvalidArgument, "elsewhere:Constant", advice="build(inputs)"):
         engine_options("elsewhere:Constant")
-    with pytest.raises(
-        InvalidArgument, match=r"options:EngineOptions has no method build\(inputs\) .*add it to the class"
-    ):
+    with rejects(InvalidArgument, "options:EngineOptions", "build(inputs)", advice="add it"):
         engine_options("gagpo.agents.engines.options:EngineOptions")
-    with pytest.raises(InvalidArgument, match=r"engine transformers has no option 'qqq'; known: .*max_length"):
+    with rejects(InvalidArgument, "'qqq'", key="qqq", where="engine transformers", advice="max_length"):
         engine_options("transformers", {"qqq": 3})
-    with pytest.raises(InvalidArgument, match=r"engine vllm has no option 'gpu'; nearest: gpus"):
+    with rejects(InvalidArgument, "'gpu'", key="gpu", where="engine vllm", advice="gpus"):
         engine_options("vllm", {"gpu": [1]})
-    with pytest.raises(InvalidArgument, match=r"ConstantOptions: token must be at least 0 \(got -1\)"):
+    with rejects(InvalidArgument, "0", "-1", key="token", where="ConstantOptions"):
         engine_options("elsewhere:ConstantOptions", {"token": -1})
 
 

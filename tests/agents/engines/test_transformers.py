@@ -9,6 +9,7 @@ from gagpo.agents.engines.transformers import TransformersEngine, sample
 from gagpo.model.flat.attention import forward
 from gagpo.model.flat.packed import PackedRows
 from gagpo.model.weights import named_tensors
+from tests.rejections import rejects
 
 
 def recomputed(model, prompt_ids, response_ids, temperature=1.0):
@@ -114,9 +115,9 @@ def test_misuse_is_named(tiny):
     model, tokenizer = tiny
     engine = TransformersEngine(model, tokenizer, max_length=16)
     ids = np.arange(300, 310, dtype=np.int32) % model.config.vocab_size
-    with pytest.raises(ValueError, match="need 18 tokens, the model's limit is 16"):
+    with rejects(ValueError, "18 tokens", "16", key="max_tokens"):
         engine.generate([Request(0, ids, 0)], Sampling(max_tokens=8))
-    with pytest.raises(ValueError, match="same session"):
+    with rejects(ValueError, key="session"):
         engine.generate([Request(0, ids, 0), Request(0, ids, 1)], Sampling(max_tokens=2))
     assert engine.generate([], Sampling()) == []
 
@@ -226,7 +227,7 @@ def test_a_released_session_gets_no_response(tiny):
     engine.submit(requests, Sampling(max_tokens=6))
     engine.collect(0.0)
     engine.release(1)
-    with pytest.raises(ValueError, match="under way"):
+    with rejects(ValueError, "under way"):
         engine.load_weights(named_tensors(model))
     sessions = []
     while finished := engine.collect():
@@ -242,7 +243,7 @@ def test_a_copy_in_another_precision_takes_new_weights_and_sleeps(tiny):
     first = engine.generate([Request(0, ids, 0)], Sampling(max_tokens=3))[0]
     engine.sleep()
     assert sum(p.untyped_storage().nbytes() for p in engine.model.parameters()) == 0
-    with pytest.raises(ValueError, match="asleep"):
+    with rejects(ValueError, "asleep"):
         engine.generate([Request(0, ids, 0)], Sampling(max_tokens=3))
     engine.wake()
     engine.load_weights(named_tensors(model))
@@ -259,11 +260,11 @@ def test_weights_of_another_model_are_refused(tiny):
     engine = TransformersEngine(model, tokenizer)
     tensors = dict(named_tensors(model))
     name = next(iter(tensors))
-    with pytest.raises(ValueError, match=f"1 parameters were not sent to the engine, the first '{name}'"):
+    with rejects(ValueError, "1 parameters", repr(name)):
         engine.load_weights((n, t) for n, t in tensors.items() if n != name)
-    with pytest.raises(ValueError, match=r"parameter 'other' of shape \(2,\) is unknown or came twice"):
+    with rejects(ValueError, "other", "(2,)"):
         engine.load_weights([("other", torch.zeros(2))])
-    with pytest.raises(ValueError, match=r"of shape \(2,\) has shape .* in the engine"):
+    with rejects(ValueError, "(2,)", "in the engine"):
         engine.load_weights([(name, torch.zeros(2))])
 
 

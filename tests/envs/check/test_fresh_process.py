@@ -7,9 +7,9 @@ import sys
 import time
 
 import psutil
-import pytest
 
 from gagpo.envs.check.fresh_process import FreshProcessFailed, call
+from tests.rejections import rejects
 
 
 def answer(*arguments: object) -> dict[str, object]:
@@ -45,15 +45,15 @@ def test_the_hash_seed_is_the_one_asked_for() -> None:
 
 
 def test_failures_carry_the_last_words() -> None:
-    with pytest.raises(FreshProcessFailed, match="ValueError: on purpose"):
+    with rejects(FreshProcessFailed, "ValueError: on purpose"):
         call(f"{__name__}:fail", timeout=60)
-    with pytest.raises(FreshProcessFailed, match="exit status 7"):
+    with rejects(FreshProcessFailed, "exit status 7"):
         call(f"{__name__}:die", timeout=60)
 
 
 def test_a_call_past_its_deadline_is_killed_with_all_it_started(tmp_path: object) -> None:
     path = f"{tmp_path}/child"
-    with pytest.raises(FreshProcessFailed, match="more than 3 s"):
+    with rejects(FreshProcessFailed, "3 s"):
         call(f"{__name__}:hang", path, timeout=3)
     with open(path) as file:
         child = int(file.read())

@@ -8,6 +8,7 @@ from gagpo.base.row_files import BadRow
 from gagpo.envs.math.env import MathEnv
 from gagpo.envs.math.sources import load
 from gagpo.envs.math.verify.verifier import Verifier
+from tests.rejections import rejects
 
 FOUR = "\n(A) a\n(B) b\n(C) c\n(D) d"
 ROWS = [
@@ -63,29 +64,29 @@ def test_rows_with_options(row, text, gold, tmp_path):
 
 
 BAD = [
-    ({"choices": ["a", "b"], "answer": 2}, "the answer 2 is none of the 2 options; write .* index from 0 to 1"),
-    ({"choices": ["a", "b"], "answer": -1}, "the answer -1 is none"),
-    ({"choices": ["a", "b"], "answer": "C"}, "the answer 'C' is none"),
-    ({"choices": ["a", "b"], "answer": True}, "the answer True is none"),
-    ({"choices": ["1", "2", "3"], "answer": "2"}, "may be one of several options; write a letter"),
-    ({"choices": ["a", "b"]}, "options but no answer"),
-    ({"choices": ["a"], "answer": 0}, r"must have 2 to 10 options \(got 1\)"),
-    ({"choices": ["a"] * 11, "answer": 0}, r"2 to 10 options \(got 11\)"),
-    ({"choices": ["a", None], "answer": 0}, "an option is of type NoneType"),
-    ({"choices": ["a", float("nan")], "answer": 0}, "an option is nan; write a text"),
-    ({"choices": {"text": ["a", 1e999], "label": ["A", "B"]}, "answer": "A"}, "an option is inf; write a text"),
-    ({"choices": ["a", " "], "answer": 0}, "has an empty option"),
-    ({"choices": "a, b", "answer": 0}, "column 'choices' is a text; write a list"),
-    ({"choices": 3, "answer": 0}, "column 'choices' must be a list"),
-    ({"choices": {"text": ["a", "b"], "label": ["A"]}, "answer": 0}, "one label for each option"),
-    ({"Correct Answer": "a", "Incorrect Answer 1": "a"}, "also one of the wrong answers"),
+    ({"choices": ["a", "b"], "answer": 2}, "index from 0 to 1"),
+    ({"choices": ["a", "b"], "answer": -1}, "answer -1"),
+    ({"choices": ["a", "b"], "answer": "C"}, "answer 'C'"),
+    ({"choices": ["a", "b"], "answer": True}, "answer True"),
+    ({"choices": ["1", "2", "3"], "answer": "2"}, "write a letter"),
+    ({"choices": ["a", "b"]}, "no answer"),
+    ({"choices": ["a"], "answer": 0}, "2 to 10 options (got 1)"),
+    ({"choices": ["a"] * 11, "answer": 0}, "2 to 10 options (got 11)"),
+    ({"choices": ["a", None], "answer": 0}, "NoneType"),
+    ({"choices": ["a", float("nan")], "answer": 0}, "option is nan"),
+    ({"choices": {"text": ["a", 1e999], "label": ["A", "B"]}, "answer": "A"}, "option is inf"),
+    ({"choices": ["a", " "], "answer": 0}, "empty option"),
+    ({"choices": "a, b", "answer": 0}, "'choices' is a text"),
+    ({"choices": 3, "answer": 0}, "'choices' must be a list"),
+    ({"choices": {"text": ["a", "b"], "label": ["A"]}, "answer": 0}, "one label"),
+    ({"Correct Answer": "a", "Incorrect Answer 1": "a"}, "wrong answers"),
 ]
 
 
-@pytest.mark.parametrize(("row", "message"), BAD)
-def test_options_that_cannot_be_read_are_refused_by_row(row, message, tmp_path):
+@pytest.mark.parametrize(("row", "name"), BAD)
+def test_options_that_cannot_be_read_are_refused_by_row(row, name, tmp_path):
     path = write(tmp_path / "bad.jsonl", {"question": "Q?", **row})
-    with pytest.raises(BadRow, match=rf"bad\.jsonl, row 1: .*{message}") as error:
+    with rejects(BadRow, "bad.jsonl, row 1", name) as error:
         load({"test": path})
     assert "\n" not in str(error.value)
 

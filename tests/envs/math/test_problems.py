@@ -24,6 +24,7 @@ from gagpo.envs.math.problems import (
     split_of,
 )
 from gagpo.envs.tasks import UnknownTask
+from tests.rejections import rejects
 
 some_problem = st.builds(
     generate, st.sampled_from(list(FAMILIES)), st.sampled_from(LEVELS), st.sampled_from(SPLITS), st.integers(0, 10**6)
@@ -140,9 +141,9 @@ def test_tasks_are_unlimited():
     far = "words-3-train-123456789"
     assert far in tasks and tasks[far].id == far
     assert "words-3-test-000000" not in tasks
-    with pytest.raises(UnknownTask, match="words-3-train"):
+    with rejects(UnknownTask, advice="words-3-train"):
         tasks["words-3-trian-000001"]
-    with pytest.raises(UnknownTask, match="arithmetic-1-train-000017"):
+    with rejects(UnknownTask, advice="arithmetic-1-train-000017"):
         by_id("arithmetic/1")
 
 
@@ -171,9 +172,9 @@ def test_choices_are_validated():
     assert check_families("all") == check_families([]) == tuple(FAMILIES)
     assert check_families("words, fractions") == ("words", "fractions")
     assert check_levels(3) == (3,) and check_levels([2, 1, 2]) == (1, 2)
-    with pytest.raises(ValueError, match="no family 'algebra'; choose from arithmetic"):
+    with rejects(ValueError, "algebra", advice="arithmetic"):
         check_families(["algebra"])
-    with pytest.raises(ValueError, match="levels go from 1 to 4"):
+    with rejects(ValueError, advice="from 1 to 4"):
         check_levels([0])
-    with pytest.raises(ValueError, match="at least one level"):
+    with rejects(ValueError, key="levels"):
         check_levels([])

@@ -119,7 +119,7 @@ def test_a_solution_needs_a_turn_for_each_calculation_and_the_answer(path):
     assert followed(demonstrator(path, max_turns=5), "cups-train-000001")[2]["success"]
     env = demonstrator(path, max_turns=4)
     assert followed(env, "cups-train-000001")[0] == []
-    with pytest.raises(InvalidArgument, match=r"0 of 5 .* 1 with more calculations than max_turns=4 allows"):
+    with rejects(InvalidArgument, "0 of 5", "max_turns=4"):
         env.usable_solutions("train")
 
 
@@ -171,7 +171,7 @@ def test_loading_counts_for_the_expert_only(path, caplog):
 def test_wrong_settings(path):
     with rejects(InvalidArgument, key="expert_mode"):
         MathEnv(data=path, expert_mode="solutions")
-    with pytest.raises(InvalidArgument, match="name data=FILE"):
+    with rejects(InvalidArgument, key="expert_mode", advice="data=FILE"):
         MathEnv(expert_mode="solution")
     kwargs = {"data": path}
     assert MathEnv.material(kwargs) == MathEnv.material({**kwargs, "expert_mode": "solution"})

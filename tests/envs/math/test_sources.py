@@ -134,7 +134,7 @@ def test_a_cached_data_set_needs_no_network(cache):
     loaded = load("gsm8k")
     assert [loaded.problem(task.id).answer for task in loaded.tasks("test")] == golds[:1]
     assert [task.id for task in loaded.tasks("train")] == ["gsm8k-train-000001", "gsm8k-train-000002"]
-    with pytest.raises(EmptySplit, match="tasks for: train, test"):
+    with rejects(EmptySplit, key="split", advice="train, test"):
         loaded.tasks("validation").require()
     assert datasets.config.HF_HUB_OFFLINE is False
 
@@ -151,7 +151,7 @@ def test_a_data_set_of_one_split_is_divided(cache):
 def test_a_data_set_lacks_the_split_that_is_asked_for(cache):
     rows = [{"problem": "1+1", "answer": "2"}]
     cached(cache, Source("somebody/sums"), {"train": rows, "dev": rows})
-    with pytest.raises(ValueError, match=r"no split 'test'; it has .*train"):
+    with rejects(ValueError, "'test'", key="split", advice="train"):
         load({"test": "somebody/sums"})
 
 
@@ -177,12 +177,12 @@ def test_a_tenth_of_the_training_problems_validates(tmp_path):
 def test_a_part_of_the_training_problems_is_no_split_of_its_own(tmp_path):
     source = saved_gsm8k(tmp_path / "copy", 40)
     assert len(load({"train": source}).problems["train"]) == 40
-    with pytest.raises(ValueError, match=r"no split 'validation'; it has .*train"):
+    with rejects(ValueError, "'validation'", key="split", advice="train"):
         load({"validation": source})
 
 
 def test_a_preset_of_a_missing_folder_names_the_download(tmp_path):
-    with pytest.raises(DataMissing, match=r"no file or folder .*nowhere; data=gsm8k downloads openai/gsm8k"):
+    with rejects(DataMissing, "openai/gsm8k", advice="data=gsm8k"):
         load(f"gsm8k:{tmp_path}/nowhere")
 
 
@@ -230,37 +230,37 @@ def test_gold_answers_of_cells(value, how, gold):
 
 
 @pytest.mark.parametrize(
-    ("value", "how", "message"),
-    [("36", "hashes", "no ####"), ("36", "boxed", "boxed"), (float("nan"), "plain", "not a number")],
+    ("value", "how", "name"),
+    [("36", "hashes", "####"), ("36", "boxed", "boxed"), (float("nan"), "plain", "number")],
 )
-def test_cells_without_a_gold_answer(value, how, message):
-    with pytest.raises(ValueError, match=message):
+def test_cells_without_a_gold_answer(value, how, name):
+    with rejects(ValueError, name):
         gold_of(value, how)
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "key", "names"),
     [
-        ("gsm9k", "no data 'gsm9k': name a preset .*gsm8k"),
-        ("file.txt", "no data 'file.txt'"),
-        ({"trian": "gsm8k"}, "no split 'trian'"),
-        ({}, "data must be a name, a mapping"),
-        ({"path": "a.jsonl", "question": "q"}, "no field 'question'; it has path"),
-        ({"path": "a.jsonl", "gold": "magic"}, "unknown gold format 'magic'"),
-        ({"test": 3}, "no data 3"),
-        ({"test": ["a.jsonl"]}, r"no data \['a\.jsonl'\]"),
-        ({"test": {"gold": "boxed"}}, "data: a source of problems needs a path"),
-        ({"path": 5}, r"data: path must be text \(got 5\)"),
-        ({"path": "a.jsonl", "splits": 5}, r"data: splits must be a mapping of texts to texts \(got 5\)"),
+        ("gsm9k", "data", ("gsm9k", "gsm8k")),
+        ("file.txt", "data", ("file.txt",)),
+        ({"trian": "gsm8k"}, None, ("trian",)),
+        ({}, "data", ()),
+        ({"path": "a.jsonl", "question": "q"}, None, ("question",)),
+        ({"path": "a.jsonl", "gold": "magic"}, None, ("magic",)),
+        ({"test": 3}, "data", ("data 3",)),
+        ({"test": ["a.jsonl"]}, "data", ("['a.jsonl']",)),
+        ({"test": {"gold": "boxed"}}, "data", ()),
+        ({"path": 5}, "path", ("5",)),
+        ({"path": "a.jsonl", "splits": 5}, "splits", ("5",)),
     ],
 )
-def test_bad_names_are_refused(data, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_names_are_refused(data, key, names):
+    with rejects(ValueError, *names, key=key):
         load(data)
 
 
 def test_a_missing_file_is_one_line(tmp_path):
-    with pytest.raises(DataMissing, match=r"no file .*none\.jsonl: write one JSON object per line"):
+    with rejects(DataMissing, "none.jsonl", advice="JSON"):
         load(str(tmp_path / "none.jsonl"))
 
 
@@ -273,26 +273,26 @@ MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "conten
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "name"),
     [
         ({"prompt": MESSAGES[1:], "reward_model": {"style": "rule", "ground_truth": "7"}, "data_source": "x"}, ""),
         ({"prompt": MESSAGES, "answer": 7}, ""),
         ({"prompt": [{"role": "user", "content": [{"type": "text", "text": "3 + 4?"}]}], "answer": "7"}, ""),
-        ({"prompt": [*MESSAGES, {"role": "assistant", "content": "7"}], "answer": "7"}, "must have one user message"),
-        ({"prompt": [*MESSAGES, *MESSAGES], "answer": "7"}, r"one user message .*\(got 2 user messages\)"),
+        ({"prompt": [*MESSAGES, {"role": "assistant", "content": "7"}], "answer": "7"}, "one user message"),
+        ({"prompt": [*MESSAGES, *MESSAGES], "answer": "7"}, "got 2 user messages"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "answer": "7"}, "one user message with text"),
-        ({"prompt": ["3 + 4?"], "answer": "7"}, "column 'prompt': a list of messages must have one user message"),
-        ({"prompt": MESSAGES, "reward_model": {"style": "model"}}, "no column 'answer'"),
+        ({"prompt": ["3 + 4?"], "answer": "7"}, "'prompt'"),
+        ({"prompt": MESSAGES, "reward_model": {"style": "model"}}, "'answer'"),
     ],
 )
-def test_a_prompt_may_be_a_list_of_messages(tmp_path, row, message):
+def test_a_prompt_may_be_a_list_of_messages(tmp_path, row, name):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
     path = tmp_path / "train.PARQUET"
     parquet.write_table(pyarrow.Table.from_pylist([row]), path)
-    if message:
-        with pytest.raises(BadRow, match=message):
+    if name:
+        with rejects(BadRow, name, where="train.PARQUET, row 1"):
             load(str(path))
     else:
         (problem,) = load({"train": str(path)}).problems["train"].values()
@@ -314,7 +314,7 @@ def test_a_packed_file_is_refused_by_its_suffix(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(b"\x1f\x8b")
-    with pytest.raises(BadRow, match=rf"^{name}: files of type {name[name.rindex('.') :]} are not read; unpack"):
+    with rejects(BadRow, name[name.rindex(".") :], where=name):
         load(name)
 
 

@@ -37,28 +37,28 @@ def test_columns_can_be_named(tmp_path):
 
 
 BAD_ROWS = [
-    ({"problem": "?"}, "no column 'answer' or 'final_answer' or .* 'response'; the row has 'problem'"),
-    ({"answer": "1"}, "no column 'problem' or 'question' or .* 'instruction'; the row has 'answer'"),
-    ({"problem": "  ", "answer": "1"}, "the problem is empty"),
-    ({"problem": None, "answer": "1"}, "the problem is empty"),
-    ({"problem": "x" * 30_000, "answer": "1"}, "longer than 20000"),
-    ({"problem": "?", "answer": ""}, "the answer is empty"),
-    ({"problem": "?", "answer": "#### "}, "the answer is empty"),
-    ({"problem": "?", "answer": None}, "the answer is None"),
-    ({"problem": "?", "answer": []}, "an empty list"),
-    ({"problem": "?", "answer": True}, "the answer is True"),
-    ({"problem": "?", "answer": {"value": 1}}, "of type dict"),
-    ({"problem": "?", "answer": r"\frac{1}{2"}, "unreadable gold answer .*braces do not match"),
-    ({"problem": "?", "answer": "9" * 2000}, "longer than 1000"),
-    ("just text", "not an object with columns but a str"),
-    (["problem", "answer"], "not an object with columns but a list"),
+    ({"problem": "?"}, ("'answer' or 'final_answer'", "has 'problem'")),
+    ({"answer": "1"}, ("'problem' or 'question'", "has 'answer'")),
+    ({"problem": "  ", "answer": "1"}, ("problem is empty",)),
+    ({"problem": None, "answer": "1"}, ("problem is empty",)),
+    ({"problem": "x" * 30_000, "answer": "1"}, ("20000",)),
+    ({"problem": "?", "answer": ""}, ("answer is empty",)),
+    ({"problem": "?", "answer": "#### "}, ("answer is empty",)),
+    ({"problem": "?", "answer": None}, ("answer is None",)),
+    ({"problem": "?", "answer": []}, ("empty list",)),
+    ({"problem": "?", "answer": True}, ("answer is True",)),
+    ({"problem": "?", "answer": {"value": 1}}, ("dict",)),
+    ({"problem": "?", "answer": r"\frac{1}{2"}, ("gold answer", "braces")),
+    ({"problem": "?", "answer": "9" * 2000}, ("longer than 1000",)),
+    ("just text", ("columns", "str")),
+    (["problem", "answer"], ("columns", "list")),
 ]
 
 
-@pytest.mark.parametrize(("row", "message"), BAD_ROWS)
-def test_a_bad_row_is_named_and_refused(row, message, tmp_path):
+@pytest.mark.parametrize(("row", "names"), BAD_ROWS)
+def test_a_bad_row_is_named_and_refused(row, names, tmp_path):
     path = write(tmp_path / "bad.jsonl", [{"problem": "What is 1 + 1?", "answer": "2"}, row])
-    with pytest.raises(BadRow, match=rf"bad\.jsonl, row 2: .*{message}") as error:
+    with rejects(BadRow, "bad.jsonl, row 2", *names) as error:
         load({"test": path})
     assert "\n" not in str(error.value)
 
@@ -76,14 +76,14 @@ def test_bad_rows_are_skipped_and_counted_on_request(tmp_path, caplog):
 def test_broken_json_is_named(line, tmp_path):
     path = tmp_path / "broken.jsonl"
     path.write_text('{"problem": "?", "answer": "1"}\n\n' + line + "\n")
-    with pytest.raises(BadRow, match=r"broken\.jsonl, row 3: not a JSON object"):
+    with rejects(BadRow, "JSON", where="broken.jsonl, row 3"):
         load({"test": str(path)})
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.json"])
 def test_a_file_that_is_something_else(name, tmp_path):
     (tmp_path / name).write_text("[ this is neither")
-    with pytest.raises(BadRow, match=f"{name}: not a"):
+    with rejects(BadRow, where=name):
         load({"test": str(tmp_path / name)})
 
 
@@ -121,14 +121,14 @@ def test_a_byte_order_mark_and_capitals_are_read_and_a_row_that_is_not_utf8_is_r
     path.write_bytes(b"\xef\xbb\xbf" + rows.encode())
     assert [problem.answer for problem in load({"test": str(path)}).problems["test"].values()] == ["2", "1"]
     path.with_stem("old").write_bytes(rows.encode("latin-1"))
-    with pytest.raises(BadRow, match=r"old\..*, row 2: the problem .* is not UTF-8"):
+    with rejects(BadRow, "row 2", "UTF-8"):
         load({"test": str(path.with_stem("old"))})
 
 
 def test_one_problem_with_two_answers_is_a_bad_row(tmp_path):
     rows = [{"problem": "How many?", "answer": answer} for answer in ("2", "2.0", "3")]
     path = write(tmp_path / "twice.jsonl", rows)
-    with pytest.raises(BadRow, match=r"twice\.jsonl, row 3: the answer is '3', but .*jsonl, row 1 is .* '2'"):
+    with rejects(BadRow, "twice.jsonl", "row 3", "'3'", "row 1", "'2'"):
         load({"test": path})
     loaded = load({"test": path}, on_bad_row="skip")
     assert len(loaded.tasks("test")) == len(loaded.repeated) == len(loaded.skipped) == 1
@@ -178,24 +178,24 @@ def test_ten_rows_with_other_columns_make_tasks_of_every_split(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "names"),
     [
-        ({"problem": "Q", "answer": "Sol"}, "row 1: no column 'Sol'; the row has 'Q', 'Solution', 'Level'$"),
-        ({"problem": "Q"}, r"row 1: no column 'answer'.* 'Level'; name it with columns={answer: NAME}"),
-        ({**COLUMNS, "split": "Level"}, "row 1: column 'Level': unknown split 'easy'; choose one of train, validation"),
+        ({"problem": "Q", "answer": "Sol"}, ("row 1", "'Sol'", "'Q', 'Solution', 'Level'")),
+        ({"problem": "Q"}, ("row 1", "'answer'", "'Level'", "columns={answer: NAME}")),
+        ({**COLUMNS, "split": "Level"}, ("train, validation", "row 1", "Level", "easy")),
     ],
 )
-def test_a_wrong_column_is_named_with_the_columns_that_exist(tmp_path, columns, message):
+def test_a_wrong_column_is_named_with_the_columns_that_exist(tmp_path, columns, names):
     rows = [{"Q": "2 + 3?", "Solution": "5", "Level": "easy"}]
     if "answer" not in columns:
         rows = [{"Q": "2 + 3?", "Result": "5", "Level": "easy"}]
-    with pytest.raises(BadRow, match=message):
+    with rejects(BadRow, *names):
         load(write(tmp_path / "a.jsonl", rows), columns=columns)
 
 
 def test_an_empty_cell_is_named_with_its_column(tmp_path):
     path = write(tmp_path / "a.jsonl", [TEN[0], {**TEN[1], "Solution": ""}])
-    with pytest.raises(BadRow, match=r"a\.jsonl, row 2: column 'Solution': the answer is empty"):
+    with rejects(BadRow, key="Solution", where="a.jsonl, row 2"):
         load(path, columns=COLUMNS)
 
 
@@ -228,7 +228,7 @@ def test_a_folder_in_the_hubs_layout_keeps_its_splits(tmp_path):
 def test_a_mistake_in_one_of_several_files_names_that_file(tmp_path):
     write(tmp_path / "train-1.jsonl", TEN[:2])
     write(tmp_path / "train-2.jsonl", [TEN[2], {"Q": "?"}])
-    with pytest.raises(BadRow, match=r"train-2\.jsonl, row 2: no column 'Solution'; the row has 'Q'"):
+    with rejects(BadRow, "Solution", where="train-2.jsonl, row 2", advice="'Q'"):
         load(str(tmp_path), columns=COLUMNS)
 
 

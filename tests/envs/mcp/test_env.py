@@ -16,6 +16,7 @@ from gagpo.envs.mcp.env import MAX_STARTS
 from gagpo.envs.mcp.questions import read_questions
 from gagpo.envs.mcp.server import ServerError
 from gagpo.envs.pool import WorkerPool
+from tests.rejections import rejects
 
 COMMAND = ["python", os.path.join(os.path.dirname(__file__), "arithmetic_server.py")]
 
@@ -67,7 +68,7 @@ def test_a_server_that_dies_costs_the_turn_and_starts_anew_so_often(kwargs):
     for _ in range(MAX_STARTS):
         observation, *_, info = env.step(said("misbehave", way="crash"))
         assert "its server starts anew" in observation and not info["valid"]
-    with pytest.raises(ServerError, match=r"3 times in one episode; the last time, .* ended with status 3"):
+    with rejects(ServerError, "3 times", "status 3"):
         env.step(said("add", a=1, b=1))
     env.reset(options={"task": "sum-1"})
     assert env.step(said("add", a=1, b=1))[0] == "2"
@@ -113,20 +114,20 @@ WRONG = {
 @pytest.mark.parametrize("words", WRONG)
 def test_rows_that_are_none_are_named(tmp_path, words):
     (tmp_path / "q.jsonl").write_text(WRONG[words])
-    with pytest.raises(InvalidArgument, match=rf"q\.jsonl, line \d.*{words}"):
+    with rejects(InvalidArgument, "q.jsonl", words):
         read_questions(tmp_path / "q.jsonl")
 
 
 def test_arguments_that_make_no_sense_are_named(kwargs, tmp_path):
-    for changes, tokens in (
+    for changes, name in (
         ({"command": ""}, "command must be a program"),
-        ({"command": "python 'server.py"}, "^command .*: No closing quotation"),
+        ({"command": "python 'server.py"}, "No closing quotation"),
         ({"call_timeout": 0}, "call_timeout must be"),
         ({"tasks": str(tmp_path)}, "cannot be read"),
-        ({"environment": "HOME, NO_SUCH_KEY"}, "the variable 'NO_SUCH_KEY' is not set"),
-        ({"environment": [3]}, r"environment must be text or a list of texts \(got \[3\]\)"),
+        ({"environment": "HOME, NO_SUCH_KEY"}, "'NO_SUCH_KEY'"),
+        ({"environment": [3]}, "[3]"),
     ):
-        with pytest.raises(InvalidArgument, match=tokens):
+        with rejects(InvalidArgument, name):
             make_env("gagpo/MCP-v0", {**kwargs, **changes})
 
 

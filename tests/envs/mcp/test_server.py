@@ -14,6 +14,7 @@ pytest.importorskip("mcp", reason="the optional package mcp is not installed")
 from gagpo.envs.base import Outcome
 from gagpo.envs.mcp.answers import MAX_ANSWER
 from gagpo.envs.mcp.server import ServerError, ToolServer, listed_tools
+from tests.rejections import rejects
 
 COMMAND = ("python", os.path.join(os.path.dirname(__file__), "arithmetic_server.py"))
 LIAR = ("python", os.path.join(os.path.dirname(__file__), "lying_server.py"))
@@ -105,10 +106,10 @@ def test_a_rejected_call_is_an_invalid_turn_and_the_server_goes_on(lie, text):
 
 
 @pytest.mark.parametrize(
-    ("lie", "words"), [("key", "starting set MY_API_KEY"), ("key on standard output", "set MY_API_KEY")]
+    ("lie", "name"), [("key", "starting set MY_API_KEY"), ("key on standard output", ": set MY_API_KEY")]
 )
-def test_the_last_words_of_a_server_that_does_not_start_are_in_the_error(lie, words):
-    with pytest.raises(ServerError, match=rf"did not start: it ended with status 1; its last words: {words}$"):
+def test_the_last_words_of_a_server_that_does_not_start_are_in_the_error(lie, name):
+    with rejects(ServerError, "status 1", name):
         ToolServer((*LIAR, lie), 60)
 
 
@@ -121,7 +122,7 @@ def test_the_last_words_of_a_server_are_in_the_error():
 @pytest.mark.parametrize("lie", ["line", "stranger", "shapeless", "deep", "forever"])
 def test_what_is_no_answer_ends_at_the_deadline_at_the_latest(lie):
     with closing(ToolServer((*LIAR, lie), 60)) as server:
-        with pytest.raises(ServerError, match="did not answer a call of echo") as caught:
+        with rejects(ServerError, "call of echo") as caught:
             server.call("echo", {}, 2)
         assert "\n" not in str(caught.value)
         if lie == "line":
@@ -141,19 +142,19 @@ def test_a_server_that_talks_on_leaves_no_thread_behind():
 
 
 @pytest.mark.parametrize(
-    ("lie", "words"),
+    ("lie", "names"),
     [
-        ("many", "more than 64 tools"),
-        ("name", "a tool's name must consist of"),
-        ("schema", "a description of more than 20,000 characters"),
-        ("double", "lists the tool 'echo' twice"),
-        ("shape", "did not start"),
-        ("garbage", "did not start"),
-        ("no schema", r"did not start: its answer is invalid: tools\.1\.inputSchema is missing \(tool 'lookup'\)$"),
+        ("many", ("64 tools",)),
+        ("name", ("tool's name",)),
+        ("schema", ("20,000 characters",)),
+        ("double", ("echo",)),
+        ("shape", ("not start",)),
+        ("garbage", ("not start",)),
+        ("no schema", ("tools.1.inputSchema", "lookup")),
     ],
 )
-def test_tools_that_cannot_be_told_are_refused(lie, words):
-    with pytest.raises(ServerError, match=words) as caught:
+def test_tools_that_cannot_be_told_are_refused(lie, names):
+    with rejects(ServerError, *names) as caught:
         ToolServer((*LIAR, lie), 60)
     assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
 
@@ -168,7 +169,7 @@ def test_it_sees_no_secret_of_the_environment_but_those_that_are_named(monkeypat
 
 def test_a_hang_meets_its_deadline_and_nothing_outlives_the_end(fragile):
     child = int(misbehave(fragile, "child").observation)
-    with pytest.raises(ServerError, match=r"did not answer a call of misbehave within 0\.5 s"):
+    with rejects(ServerError, "misbehave", "0.5 s"):
         misbehave(fragile, "hang", 0.5)
     assert alive(child) and alive(fragile.process)
     fragile.close()
@@ -197,7 +198,7 @@ def test_a_hung_server_is_reaped_before_its_transport_closes(fragile, monkeypatc
 
 
 def test_a_crash_is_told(fragile):
-    with pytest.raises(ServerError, match="did not answer a call of misbehave"):
+    with rejects(ServerError, "call of misbehave"):
         misbehave(fragile, "crash")
     with pytest.raises(ServerError):
         fragile.call("add", {"a": 1, "b": 1}, 5)
@@ -205,7 +206,7 @@ def test_a_crash_is_told(fragile):
 
 @pytest.mark.parametrize("command", [["nonexistent"], ["true"], ["cat"], ["yes"], ["sleep", "100"], ["a\0b"]], ids=repr)
 def test_what_is_no_server_is_told_in_one_line(command):
-    with pytest.raises(ServerError, match=r"the MCP server '.*' (cannot be started|did not start)") as caught:
+    with rejects(ServerError, "the MCP server", "start") as caught:
         ToolServer(command, 2)
     assert "\n" not in str(caught.value)
 

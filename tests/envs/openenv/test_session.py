@@ -14,6 +14,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.openenv.env import RemoteEnv
 from gagpo.envs.openenv.errors import ServerFailed, ServerLost
 from tests.envs.openenv.servers import AnswerServer
+from tests.rejections import rejects
 
 pytestmark = pytest.mark.interop
 OBSERVATION = {"observation": {"text": "a door"}, "reward": None, "done": False}
@@ -45,10 +46,10 @@ def test_an_answer_without_an_observation_is_an_error_of_the_server(answers: Ans
     with closing(RemoteEnv(answers.address)) as env:
         assert env.reset(seed=1)[0] == "a door"
         answers.message = message
-        with pytest.raises(ServerFailed, match=r"127\.0\.0\.1:\d+ sent a message that cannot be read: ") as caught:
+        with rejects(ServerFailed, "read", where=answers.address) as caught:
             env.step("open")
         assert "\n" not in str(caught.value)
-        with pytest.raises(ServerFailed, match="cannot be read"):
+        with rejects(ServerFailed, "read", where=answers.address):
             env.reset(seed=1)
 
 
@@ -59,17 +60,17 @@ def test_an_empty_observation_is_an_answer(answers: AnswerServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "error"),
+    ("metadata", "name"),
     [
         ({"state": 7}, "state must be a text"),
-        ({"state": "x" * 2000}, "state must be a text of at most 1000 characters"),
-        ({"success": "yes"}, "success must be true or false"),
-        ({"task": "other"}, "has another task in this place, 'other'"),
+        ({"state": "x" * 2000}, "at most 1000 characters"),
+        ({"success": "yes"}, "true or false"),
+        ({"task": "other"}, "'other'"),
     ],
 )
-def test_metadata_of_the_wrong_shape_is_an_error(answers: AnswerServer, metadata: Any, error: str) -> None:
+def test_metadata_of_the_wrong_shape_is_an_error(answers: AnswerServer, metadata: Any, name: str) -> None:
     answers.message = {"type": "observation", "data": {**OBSERVATION, "metadata": metadata}}
-    with closing(RemoteEnv(answers.address)) as env, pytest.raises(ServerFailed, match=error):
+    with closing(RemoteEnv(answers.address)) as env, rejects(ServerFailed, name, where=answers.address):
         env.loop.run(env.session.reset({"seed": 1}, "door-1"), 10)
 
 
@@ -80,19 +81,19 @@ def test_a_step_needs_the_connection_of_its_reset() -> None:
     with closing(RemoteEnv(server.address)) as env:
         env.reset(seed=1)
         env.end_session()
-        with pytest.raises(ServerLost, match="the connection was lost"):
+        with rejects(ServerLost, "connection"):
             env.step("open")
     server.kill()
 
 
 @pytest.mark.parametrize(
-    ("url", "error"),
+    ("url", "name"),
     [
-        ("http://a:1,", "each server must be http://HOST:PORT"),
-        ("http://a:1,b:2", r"got 'b:2'"),
-        ("http://a:1,http://a:1/", "a server is named twice"),
+        ("http://a:1,", "http://HOST:PORT"),
+        ("http://a:1,b:2", "got 'b:2'"),
+        ("http://a:1,http://a:1/", "twice"),
     ],
 )
-def test_wrong_addresses_are_reported(url: str, error: str) -> None:
-    with pytest.raises(InvalidArgument, match=error):
+def test_wrong_addresses_are_reported(url: str, name: str) -> None:
+    with rejects(InvalidArgument, name):
         RemoteEnv(url)

@@ -18,6 +18,7 @@ from gagpo.envs import Text, TextEnv
 from gagpo.envs.base import Info
 from gagpo.envs.pool import WorkerPool, slots
 from tests.envs.pool.faulty import FAULTY, PATIENCE, answers, gone, start, until, worker_of
+from tests.rejections import rejects
 
 ROOT = Path(__file__).parents[3]
 
@@ -144,7 +145,7 @@ def test_closing_leaves_no_process_and_may_be_repeated(busy: str) -> None:
     pool.close()
     pool.close()
     assert all(map(gone, {*children, fork_server}))
-    with pytest.raises(ValueError, match="closed"):
+    with rejects(ValueError, "closed"):
         pool.wait()
 
 

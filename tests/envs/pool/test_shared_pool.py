@@ -11,6 +11,7 @@ import pytest
 from gagpo.envs.pool import WorkerPool
 from gagpo.envs.pool.shared_pool import PoolClosed, SharedPool
 from tests.envs.pool.faulty import CORRIDOR, FAULTY, PATIENCE, until
+from tests.rejections import rejects
 
 
 def test_a_wait_is_ended_from_another_thread() -> None:
@@ -49,7 +50,7 @@ def test_what_is_asked_of_a_closed_pool_is_refused(workers: int) -> None:
     pool = SharedPool(CORRIDOR, workers=workers)
     slot = pool.open()
     assert pool.reset(slot, "door-01").result(PATIENCE).kind == "reset"
-    with pytest.raises(ValueError, match="holds no episode"):
+    with rejects(ValueError, advice="reset it"):
         pool.step(slot + 1, "left").result(PATIENCE)
     pool.close()
     pool.close()

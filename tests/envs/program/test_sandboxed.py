@@ -12,6 +12,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.base.sandbox import SandboxUnavailable, require_sandbox
 from tests.envs.pool.faulty import until
 from tests.envs.program.programs import TALK, play, running
+from tests.rejections import rejects
 
 try:
     require_sandbox()
@@ -134,17 +135,17 @@ def test_a_program_never_runs_without_the_sandbox_that_was_asked_for(tmp_path, m
     false.write_text("#!/bin/sh\necho 'bwrap: no namespaces' >&2\nexit 1\n")
     false.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(SandboxUnavailable, match="bwrap: no namespaces"):
+    with rejects(SandboxUnavailable, "bwrap: no namespaces"):
         running(tmp_path, "", sandbox="bubblewrap").__enter__()
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    with pytest.raises(SandboxUnavailable, match="apt-get install bubblewrap"):
+    with rejects(SandboxUnavailable, advice="apt-get install bubblewrap"):
         running(tmp_path, "", sandbox="bubblewrap").__enter__()
 
 
 def test_a_sandbox_needs_a_command(tmp_path):
-    with pytest.raises(InvalidArgument, match=r"give command='python my_agent\.py'"):
+    with rejects(InvalidArgument, key="sandbox", advice="command='python my_agent.py'"):
         running(tmp_path, "", command="", agent="math:sqrt", sandbox="bubblewrap").__enter__()
-    with pytest.raises(InvalidArgument, match=r"must be none or bubblewrap \(got 'docker'\)"):
+    with rejects(InvalidArgument, "docker", key="sandbox"):
         running(tmp_path, "", sandbox="docker").__enter__()
 
 

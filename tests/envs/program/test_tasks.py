@@ -1,7 +1,6 @@
 """Files of tasks are read row by row, and handed over to programs whatever they hold."""
 
 import json
-import re
 
 import pytest
 
@@ -9,6 +8,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.mcp.questions import read_questions
 from gagpo.envs.program.tasks import read_tasks
 from tests.envs.program.programs import play, running
+from tests.rejections import rejects
 
 NO_LINE_ENDS = "one\u2028two\u2029three\u0085four"
 """JSON allows these characters in a string as they are, and ``str.splitlines`` splits at them."""
@@ -64,10 +64,10 @@ def test_only_line_feeds_and_carriage_returns_end_a_row(tmp_path, start, end):
 def test_a_line_in_another_encoding_is_named(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"id": "a"}\n{"id": "caf\xe9"}\n')
-    with pytest.raises(InvalidArgument, match=r"line 2: cannot be read \('utf-8' codec"):
+    with rejects(InvalidArgument, "line 2", "utf-8"):
         read_tasks(path)
     path.write_text('{"id": "a"}', "utf-16")
-    with pytest.raises(InvalidArgument, match="line 1: cannot be read"):
+    with rejects(InvalidArgument, "read", where="line 1"):
         read_tasks(path)
 
 
@@ -119,21 +119,21 @@ def test_a_folder_and_parquet_files_keep_their_splits(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "columns", "message"),
+    ("name", "content", "columns", "key", "names"),
     [
-        ("a.csv", "Q,A\n1,2\n", {"question": "X"}, r"tasks .*a\.csv, row 1: no column 'X'; the row has 'Q', 'A'"),
-        ("a.csv", "id,A\nx,1\nx,2\n", {}, r"row 2: another row has the id 'x'"),
-        ("a.csv", "id,split\nx,dev\n", {}, r"row 1: split must be 'train' or 'test'"),
-        ("a.csv", "id,A\nx,1,2\n", {}, r"row 1: 3 cells for 2 columns"),
-        ("a.jsonl", '{"ID": "x"}\n', {"id": "Id", "x": "y"}, r"line 1: no column 'y'; the row has 'ID'"),
-        ("a.jsonl", '{"a": 1}\n{"id": "x"}\n{}\n', {"id": 3}, r"columns.id must be the name of a column \(got 3\)"),
-        ("none.csv", None, {}, r"none\.csv: write a header and one row per line"),
+        ("a.csv", "Q,A\n1,2\n", {"question": "X"}, None, ("a.csv, row 1", "'X'", "'Q', 'A'")),
+        ("a.csv", "id,A\nx,1\nx,2\n", {}, None, ("row 2", "'x'")),
+        ("a.csv", "id,split\nx,dev\n", {}, None, ("row 1", "train", "test")),
+        ("a.csv", "id,A\nx,1,2\n", {}, None, ("row 1", "3 cells", "2 columns")),
+        ("a.jsonl", '{"ID": "x"}\n', {"id": "Id", "x": "y"}, None, ("line 1", "'y'", "'ID'")),
+        ("a.jsonl", '{"a": 1}\n{"id": "x"}\n{}\n', {"id": 3}, "columns.id", ("3",)),
+        ("none.csv", None, {}, None, ("none.csv", "a header and one row per line")),
     ],
 )
-def test_a_wrong_table_names_file_row_and_column(tmp_path, name, content, columns, message):
+def test_a_wrong_table_names_file_row_and_column(tmp_path, name, content, columns, key, names):
     if content is not None:
         (tmp_path / name).write_text(content)
-    with pytest.raises(InvalidArgument, match=message) as error:
+    with rejects(InvalidArgument, *names, key=key) as error:
         read_tasks(tmp_path / name, columns)
     assert "\n" not in str(error.value)
 
@@ -170,24 +170,24 @@ def test_a_missing_value_of_a_usual_column_is_none(tmp_path):
 @pytest.mark.parametrize("suffix", ["jsonl", "json"])
 @pytest.mark.parametrize("columns", [{}, {"x": "y"}])
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "name"),
     [
-        ("null", "row must be an object"),
-        ("[1]", "row must be an object"),
-        ('"id"', "row must be an object"),
-        ('{"id": "b", "y": "\\ud800"}', "surrogate|Invalid JSON"),
-        ('{"id": "b", "y": NaN}', r"[xy] must be a finite number, text or null \(got nan\)"),
-        ('{"id": "b", "y": 1e999}', r"[xy] must be a finite number, text or null \(got inf\)"),
-        ('{"id": "b", "y": [0, {"z": -Infinity}]}', r"[xy]\[1\]\.z must be a finite number, .*\(got -inf\)"),
-        ('{"id": "b", "y": 1, "Split": "dev"}', "Split must be 'train' or 'test'"),
+        ("null", "an object"),
+        ("[1]", "an object"),
+        ('"id"', "an object"),
+        ('{"id": "b", "y": "\\ud800"}', "row"),
+        ('{"id": "b", "y": NaN}', "(got nan)"),
+        ('{"id": "b", "y": 1e999}', "(got inf)"),
+        ('{"id": "b", "y": [0, {"z": -Infinity}]}', "[1].z"),
+        ('{"id": "b", "y": 1, "Split": "dev"}', "Split"),
     ],
 )
-def test_a_wrong_row_is_named_in_every_format(tmp_path, suffix, columns, row, message):
+def test_a_wrong_row_is_named_in_every_format(tmp_path, suffix, columns, row, name):
     path = tmp_path / f"a.{suffix}"
     lines = ['{"id": "a", "y": 1}', row]
     path.write_text("[" + ",".join(lines) + "]" if suffix == "json" else "\n".join(lines))
-    location = f"{re.escape(f'tasks {path}')}, {'row' if suffix == 'json' else 'line'} 2: "
-    with pytest.raises(InvalidArgument, match=f"^{location}.*({message})"):
+    location = f"tasks {path}, {'row' if suffix == 'json' else 'line'} 2"
+    with rejects(InvalidArgument, name, where=location):
         read_tasks(path, columns)
 
 
@@ -195,7 +195,7 @@ def test_a_wrong_row_of_a_folder_is_named_by_its_file(tmp_path):
     (tmp_path / "test.jsonl").write_text('{"id": "a"}\n')
     for name, row, location in (("train.jsonl", "{", "line 1"), ("train.csv", 'id,x\na,"b\nc,d\n', "row 1")):
         (tmp_path / name).write_text(row)
-        with pytest.raises(InvalidArgument, match=rf"^(tasks )?{re.escape(str(tmp_path / name))}, {location}: "):
+        with rejects(InvalidArgument, f"{tmp_path / name}, {location}: "):
             read_tasks(tmp_path)
         (tmp_path / name).unlink()
 
@@ -203,9 +203,9 @@ def test_a_wrong_row_of_a_folder_is_named_by_its_file(tmp_path):
 def test_values_of_parquet_that_are_not_json_are_named(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
-    for value, message in (([float("nan")], r"x\[0\] must be a finite"), (b"1", "a value of type bytes cannot be")):
+    for value, name in (([float("nan")], "x[0]"), (b"1", "type bytes")):
         parquet.write_table(pyarrow.table({"id": ["a"], "x": [value]}), tmp_path / "a.parquet")
-        with pytest.raises(InvalidArgument, match=rf"tasks .*a\.parquet, row 1: {message}"):
+        with rejects(InvalidArgument, "a.parquet, row 1", name):
             read_tasks(tmp_path / "a.parquet")
 
 
@@ -213,22 +213,20 @@ def test_a_folder_of_configurations_says_what_to_name(tmp_path):
     for name in ("main", "more"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.jsonl").write_text('{"id": "a"}\n')
-    with pytest.raises(
-        InvalidArgument, match=r"has several configurations; name the folder .*/main, .*/more$"
-    ) as error:
+    with rejects(InvalidArgument, "/main", "/more") as error:
         read_tasks(tmp_path)
     assert "data=" not in str(error.value) and len(read_tasks(tmp_path / "main")[1]) == 1
 
 
 def test_a_table_in_another_encoding_is_named(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"id,Q\nx,caf\xe9\n")
-    with pytest.raises(InvalidArgument, match=r"row 1: is not UTF-8"):
+    with rejects(InvalidArgument, "row 1", "UTF-8"):
         read_tasks(tmp_path / "a.csv")
 
 
 def test_packed_tables_are_refused_by_their_suffix(tmp_path):
     (tmp_path / "rows.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
-    with pytest.raises(InvalidArgument, match=r"rows\.jsonl\.gz: files of type \.gz are not read; unpack"):
+    with rejects(InvalidArgument, "rows.jsonl.gz"):
         read_tasks(tmp_path / "rows.jsonl.gz")
 
 

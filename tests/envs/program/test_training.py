@@ -17,6 +17,7 @@ from gagpo.eval.results import EvalResult
 from gagpo.model.loading import load_model, load_tokenizer
 from gagpo.training.launch import train
 from tests.commands.pages import ROOT, blocks
+from tests.rejections import rejects
 
 PAGE = {block.file: block.text for block in blocks(ROOT / "docs" / "train-your-agent.md") if block.file}
 FEW = {"train": 1, "valid_seen": 1, "valid_unseen": 12}
@@ -75,7 +76,7 @@ def test_an_evaluation_plays_the_last_split_that_has_tasks(rooms, tmp_path):
     rows = [row for row in (tmp_path / "tasks.jsonl").read_text().splitlines() if "train" in row]
     (tmp_path / "tasks.jsonl").write_text("\n".join(rows))
     assert evaluate("starter:alfworld", **requests).task_set.split == "train"
-    with pytest.raises(GagpoError, match=r"'test' is empty. tasks.jsonl has no such row: add rows"):
+    with rejects(GagpoError, "test", key="split", advice="add rows"):
         evaluate("starter:alfworld", split="test", **requests)
 
 

@@ -14,6 +14,7 @@ from gagpo.agents.setup import make_env
 from gagpo.base.errors import MissingPackage
 from gagpo.envs.check.check import check
 from gagpo.envs.lookup import find_spec, markov_key, turn_limit
+from tests.rejections import rejects
 
 ANIMAL = {"task_types": "find-animal"}
 
@@ -25,7 +26,7 @@ def test_it_has_a_short_name() -> None:
 
 def test_without_java_it_is_not_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("gagpo.envs.scienceworld.env.simulator_command", lambda: _missing())
-    with pytest.raises(MissingPackage, match="install a Java runtime"):
+    with rejects(MissingPackage, "install a Java runtime"):
         make_env("scienceworld")
 
 

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from gagpo.envs.sql.database import BadDatabase, Bounds, Cost, Database, QueryFailed, create, show
+from tests.rejections import rejects
 
 PEOPLE = (("people", (("name", "TEXT NOT NULL"),), (("Ann",), ("Bo",))),)
 
@@ -105,9 +106,9 @@ def test_a_long_query_ends_at_the_same_step_everywhere(database, sql):
 
 def test_a_file_that_is_no_database(tmp_path):
     (tmp_path / "x.sqlite").write_text("not a database " * 100)
-    with pytest.raises(BadDatabase, match="not an SQLite database"):
+    with rejects(BadDatabase, "not an SQLite"):
         Database(str(tmp_path / "x.sqlite"))
-    with pytest.raises(BadDatabase, match="there is no database"):
+    with rejects(BadDatabase, "database", where="none.sqlite"):
         Database(str(tmp_path / "none.sqlite"))
     assert not (tmp_path / "none.sqlite").exists()
 

@@ -18,6 +18,7 @@ from gagpo.envs.sql.domains import DOMAINS, invent_domain
 from gagpo.envs.sql.env import SQLEnv
 from gagpo.envs.sql.generate import TYPES, generate_questions, rows
 from gagpo.envs.sql.suite import suite
+from tests.rejections import rejects
 
 SMALL = {"size": 60, "test_size": 30}
 
@@ -152,15 +153,15 @@ def test_samples_are_commands():
 
 
 def test_invalid_arguments():
-    with pytest.raises(InvalidArgument, match="choose from count"):
+    with rejects(InvalidArgument, advice="count"):
         SQLEnv(types="poetry")
-    with pytest.raises(InvalidArgument, match="rows >= 1"):
+    with rejects(InvalidArgument, "rows >= 1", key="size"):
         SQLEnv(rows=0)
-    with pytest.raises(InvalidArgument, match="'listed' or 'invented', got 'odd'"):
+    with rejects(InvalidArgument, "listed", "invented", "got 'odd'", key="tables"):
         SQLEnv(tables="odd")
-    with pytest.raises(InvalidArgument, match="choose from exact, bird, spider"):
+    with rejects(InvalidArgument, advice="exact, bird, spider"):
         SQLEnv(comparison="nearly")
-    with pytest.raises(InvalidArgument, match="'refuse' or 'skip'"):
+    with rejects(InvalidArgument, "refuse", "skip", key="on_bad_row"):
         SQLEnv(on_bad_row="ignore")
 
 

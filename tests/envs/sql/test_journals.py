@@ -12,6 +12,7 @@ from gagpo.envs.sql.database import BadDatabase, Database
 from gagpo.envs.sql.env import SQLEnv
 from gagpo.envs.sql.journals import with_log
 from gagpo.envs.sql.sources import BadSource
+from tests.rejections import rejects
 
 HOT = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + b"\0" * 504
 
@@ -79,9 +80,7 @@ def test_a_copy_is_made_once_by_concurrent_workers(logged):
 
 
 def test_a_file_whose_log_appears_later_is_not_read_without_it(logged):
-    with pytest.raises(
-        BadDatabase, match=r"concert\.sqlite-wal has changes that are not in the file; close .* sqlite3"
-    ):
+    with rejects(BadDatabase, "concert.sqlite-wal", where="concert.sqlite", advice="sqlite3"):
         Database(str(logged))
 
 
@@ -102,10 +101,9 @@ def test_a_journal_of_an_interrupted_write_is_rejected_with_the_row(logged):
     logged.with_name("concert.sqlite-wal").unlink()
     journal = logged.with_name("concert.sqlite-journal")
     journal.write_bytes(HOT)
-    reported = r"row 0: .*concert\.sqlite: concert\.sqlite-journal is of an interrupted write; .*journal_mode = DELETE"
-    with pytest.raises(BadSource, match=reported):
+    with rejects(BadSource, "row 0", "concert.sqlite-journal", "interrupted", "journal_mode = DELETE"):
         SQLEnv(data=logged.parents[2]).tasks("train")
-    with pytest.raises(BadDatabase, match="interrupted write"):
+    with rejects(BadDatabase, "interrupted", where="concert.sqlite"):
         Database(str(logged))
     journal.write_bytes(bytes(len(HOT)))  # of a finished write, with journal_mode = PERSIST
     assert len(SQLEnv(data=logged.parents[2]).tasks("train")) == 1

@@ -13,6 +13,7 @@ from gagpo.envs.sql.env import SQLEnv
 from gagpo.envs.sql.process import QueryProcess
 from gagpo.envs.sql.sources import BadSource
 from gagpo.envs.tasks import EmptySplit
+from tests.rejections import rejects
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def test_spider(spider):
     assert env.step("answer: SELECT name FROM singer ORDER BY age")[4]["verdict"] == "wrong"  # the order counts
     env.reset(seed=0, options={"task": task})
     assert env.step("answer: SELECT name FROM singer ORDER BY -age;")[4]["success"]
-    with pytest.raises(EmptySplit, match="test"):
+    with rejects(EmptySplit, "test", key="split"):
         env.tasks("test").require()
 
 
@@ -70,24 +71,24 @@ def test_bird(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    ("text", "name"),
     [
-        ("{", "not JSON"),
-        ("{}", "must hold a list"),
+        ("{", "JSON"),
+        ("{}", "list"),
         ("[1]", "row 0: not an object"),
-        ('[{"db_id": "concert", "query": "SELECT 1"}]', "key 'question' must be a text"),
-        ('[{"db_id": "../../etc", "question": "q", "query": "SELECT 1"}]', "is not a folder name"),
+        ('[{"db_id": "concert", "query": "SELECT 1"}]', "'question'"),
+        ('[{"db_id": "../../etc", "question": "q", "query": "SELECT 1"}]', "folder name"),
         ('[{"db_id": "gone", "question": "q", "query": "SELECT 1"}]', "there is no database"),
     ],
 )
-def test_bad_files_are_named(spider, text, told):
+def test_bad_files_are_named(spider, text, name):
     (spider / "train_spider.json").write_text(text)
-    with pytest.raises(BadSource, match=told):
+    with rejects(BadSource, name):
         SQLEnv(data=spider).tasks("train")
 
 
 def test_a_folder_of_neither(tmp_path):
-    with pytest.raises(BadSource, match="neither Spider nor BIRD"):
+    with rejects(BadSource, "Spider", "BIRD"):
         SQLEnv(data=tmp_path).tasks("train")
 
 
@@ -108,19 +109,19 @@ def verdict(env, number=0, answer=None):
 
 
 @pytest.mark.parametrize(
-    "gold, told",
+    ("gold", "name"),
     [
         ("SELECT nmae FROM singer", "no such column: nmae"),
-        ("SELECT name FROM singer WHERE age > strftime('%Y', 'now')", "there is no clock here"),
-        ("DELETE FROM singer", "only SELECT is possible"),
-        ("SELECT random()", "the function random is not available"),
-        ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT n FROM t", "the result is too large"),
+        ("SELECT name FROM singer WHERE age > strftime('%Y', 'now')", "clock"),
+        ("DELETE FROM singer", "only SELECT"),
+        ("SELECT random()", "function random"),
+        ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT n FROM t", "too large"),
     ],
 )
-def test_a_bad_gold_query_is_reported_with_its_row(spider, gold, told, monkeypatch):
+def test_a_bad_gold_query_is_reported_with_its_row(spider, gold, name, monkeypatch):
     monkeypatch.setattr(golds, "GOLD", replace(golds.GOLD, size=1_000_000))
     env = ask(spider, "SELECT name FROM singer", gold)
-    with pytest.raises(BadSource, match=rf"train_spider\.json, row 1: the gold query fails: {told}"):
+    with rejects(BadSource, name, where="train_spider.json, row 1"):
         env.tasks("train")
     answer = ask(spider, "SELECT name FROM singer", gold, on_bad_row="skip")
     assert answer.tasks("train").ids == ["train-000000"] and verdict(answer) == "right"
@@ -130,7 +131,7 @@ def test_bad_rows_of_every_kind_can_be_skipped(spider, caplog):
     item = {"db_id": "concert", "question": "Who?", "query": "SELECT name FROM singer"}
     bad = [1, {**item, "db_id": "../x"}, {**item, "db_id": "gone"}, {**item, "question": 7}]
     (spider / "train_spider.json").write_text(json.dumps([*bad, item]))
-    with pytest.raises(BadSource, match="row 0: not an object"):
+    with rejects(BadSource, "object", where="train_spider.json, row 0"):
         SQLEnv(data=spider).tasks("train")
     assert SQLEnv(data=spider, on_bad_row="skip").tasks("train").ids == ["train-000004"]
     assert "skipped 4 bad rows; the first: " in caplog.text
@@ -140,7 +141,7 @@ def test_bad_rows_of_every_kind_can_be_skipped(spider, caplog):
 
 def test_a_file_that_is_no_database_is_named_with_its_row(spider):
     (spider / "database" / "concert" / "concert.sqlite").write_text("no database " * 100)
-    with pytest.raises(BadSource, match=r"row 0: .*concert\.sqlite: not an SQLite database"):
+    with rejects(BadSource, "concert.sqlite", "not an SQLite", where="train_spider.json, row 0"):
         ask(spider, "SELECT 1").tasks("train")
 
 
@@ -200,7 +201,7 @@ def test_a_gold_query_is_run_once_and_its_cost_stored(spider, monkeypatch):
     connection.execute("ALTER TABLE singer RENAME COLUMN age TO years")
     connection.commit()
     connection.close()
-    with pytest.raises(BadSource, match="row 1: the gold query fails: no such column: age"):
+    with rejects(BadSource, "no such column: age", where="train_spider.json, row 1"):
         ask(spider, *queries).tasks("train")  # another database, and not what is remembered of the first
 
 
@@ -235,7 +236,7 @@ def test_a_number_that_is_not_finite_is_reported_with_its_row_and_key(spider, ke
     rows = json.loads((spider / "train_spider.json").read_text())
     rows[1][key] = number
     (spider / "train_spider.json").write_text(json.dumps(rows))
-    with pytest.raises(BadSource, match=rf"train_spider.json, row 1: key '{key}' must be a text"):
+    with rejects(BadSource, key, where="train_spider.json, row 1"):
         SQLEnv(data=spider).tasks("train")
 
 
@@ -244,6 +245,6 @@ def test_a_lone_surrogate_is_reported_with_its_row_and_key(spider, key):
     rows = json.loads((spider / "train_spider.json").read_text())
     rows[1][key] = "SELECT '\ud800' FROM singer"
     (spider / "train_spider.json").write_text(json.dumps(rows))
-    with pytest.raises(BadSource, match=rf"train_spider.json, row 1: .*{key}"):
+    with rejects(BadSource, key, where="train_spider.json, row 1"):
         SQLEnv(data=spider).tasks("train")
     assert len(SQLEnv(data=spider, on_bad_row="skip").tasks("train")) == 2

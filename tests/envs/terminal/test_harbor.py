@@ -8,6 +8,7 @@ from gagpo.base.errors import GagpoError
 from gagpo.envs.terminal import harbor
 from gagpo.envs.terminal.harbor import BadTaskFolder, HarborTask, environment_tree, read_tasks
 from gagpo.envs.terminal.tree import file, link
+from tests.rejections import rejects
 
 SETTINGS = """version = "1.0"
 
@@ -103,30 +104,30 @@ def test_tests_see_no_links_out_of_the_tree_and_no_added_settings():
 
 
 FAULTS = {
-    "no toml": ("task.toml", "version = ", "task.toml: Invalid value"),
-    "another timeout": ("task.toml", "[verifier]\ntimeout_sec = 'x'", "timeout_sec must be"),
-    "an infinite timeout": ("task.toml", "[verifier]\ntimeout_sec = inf", "timeout_sec must be"),
-    "no table": ("task.toml", "verifier = 3", "timeout_sec must be"),
-    "other characters": ("instruction.md", b"\xff\xfe", "not UTF-8 at byte 0"),
-    "an unknown image": ("environment/Dockerfile", "FROM nginx", "needs an image.*backend=docker"),
+    "no toml": ("task.toml", "version = ", ("Invalid value",)),
+    "another timeout": ("task.toml", "[verifier]\ntimeout_sec = 'x'", ("timeout_sec",)),
+    "an infinite timeout": ("task.toml", "[verifier]\ntimeout_sec = inf", ("timeout_sec",)),
+    "no table": ("task.toml", "verifier = 3", ("timeout_sec",)),
+    "other characters": ("instruction.md", b"\xff\xfe", ("UTF-8", "byte 0")),
+    "an unknown image": ("environment/Dockerfile", "FROM nginx", ("'FROM nginx'", "backend=docker")),
     "a build step": (
         "environment/Dockerfile",
         "FROM ubuntu\nRUN make\\\n all",
-        "line 2: 'RUN make  all' needs an image",
+        ("line 2", "'RUN make  all'"),
     ),
-    "another folder": ("environment/Dockerfile", "FROM ubuntu\nWORKDIR /root", "line 2.*needs an image"),
-    "a missing file": ("environment/Dockerfile", "FROM ubuntu\nCOPY x .", "x is missing"),
-    "a file elsewhere": ("environment/Dockerfile", "FROM ubuntu\nCOPY name.txt /etc/x", "only files below /app"),
-    "several containers": ("environment/docker-compose.yaml", "services: {}", "several containers"),
+    "another folder": ("environment/Dockerfile", "FROM ubuntu\nWORKDIR /root", ("line 2", "image")),
+    "a missing file": ("environment/Dockerfile", "FROM ubuntu\nCOPY x .", ("x is missing",)),
+    "a file elsewhere": ("environment/Dockerfile", "FROM ubuntu\nCOPY name.txt /etc/x", ("/app",)),
+    "several containers": ("environment/docker-compose.yaml", "services: {}", ("several containers",)),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_one_line_with_the_path(tmp_path, name):
-    path, content, message = FAULTS[name]
+    path, content, names = FAULTS[name]
     folder = make_task(tmp_path)
     (folder / path).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(BadTaskFolder, match=message) as error:
+    with rejects(BadTaskFolder, *names) as error:
         HarborTask.read(folder)
     assert str(folder / path.split("/")[0]) in str(error.value) and "\n" not in str(error.value)
 
@@ -135,7 +136,7 @@ def test_faults_are_one_line_with_the_path(tmp_path, name):
 def test_missing_files_are_named(tmp_path, path):
     folder = make_task(tmp_path)
     (folder / path).rename(folder / "elsewhere")
-    with pytest.raises(BadTaskFolder, match=f"{path.split('/')[0]}.* (is missing|is no folder)"):
+    with rejects(BadTaskFolder, path.split("/")[0]):
         HarborTask.read(folder)
     (folder / path).symlink_to(folder / "elsewhere")  # a link could lead to any file of this machine
     with pytest.raises(BadTaskFolder):
@@ -152,7 +153,7 @@ def test_links_of_a_folder_stay_links(tmp_path):
     "make", [lambda root: root / "missing", lambda root: root, lambda root: make_task(root) / "task.toml"]
 )
 def test_other_folders_are_refused(tmp_path, make):
-    with pytest.raises(BadTaskFolder, match=r"no folder|no task\.toml"):
+    with rejects(BadTaskFolder):
         read_tasks(make(tmp_path))
 
 
@@ -175,5 +176,5 @@ def test_copies_of_a_dockerfile(tmp_path):
 
 
 def test_an_error_reaches_the_user(tmp_path):
-    with pytest.raises(GagpoError, match=r"no task\.toml"):
+    with rejects(GagpoError, "no task.toml"):
         gymnasium.make("gagpo/Terminal-v0", tasks=str(tmp_path)).reset()

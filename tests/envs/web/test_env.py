@@ -25,6 +25,7 @@ from gagpo.envs.web.server import PageResponse
 from gagpo.envs.web.source import SOURCES, Standing
 from gagpo.eval.episode_files import read_episode_file
 from tests.envs.web.conftest import needs_browser
+from tests.rejections import rejects
 
 pytestmark = needs_browser
 PAGE = b"""<!doctype html><input name=q>
@@ -304,29 +305,29 @@ def test_a_command_is_the_same_as_text_and_as_a_call(name):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "key", "names"),
     [
-        ({"source": "miniwo"}, "there is no source of web tasks 'miniwo'; nearest: miniwob"),
-        ({"source": "json:loads"}, "give a class with the methods of WebSource"),
-        ({"source": f"{__name__}:PAGE"}, "give a class with the methods of WebSource"),
-        ({"source": f"{__name__}:WordSource", "word": 1}, "takes no option 'word'; nearest: words"),
-        ({"source": 3}, "source must be a name"),
-        ({"observation": "all"}, "unknown observation 'all'; choose full or interactive"),
-        ({"form": "json"}, "unknown form 'json'; choose one of text, names, tools"),
-        ({"state": "all"}, "unknown state 'all'; choose page or history"),
-        ({"limit": 10}, "limit must be at least 200"),
-        ({"timeout": 0}, "timeout must be between 1 and 600"),
-        ({"grid": "host:4444"}, "grid must be an address such as http://HOST:4444"),
+        ({"source": "miniwo"}, None, ("'miniwo'", "nearest: miniwob")),
+        ({"source": "json:loads"}, None, ("WebSource",)),
+        ({"source": f"{__name__}:PAGE"}, None, ("WebSource",)),
+        ({"source": f"{__name__}:WordSource", "word": 1}, None, ("'word'", "nearest: words")),
+        ({"source": 3}, "source", ()),
+        ({"observation": "all"}, None, ("observation 'all'", "full or interactive")),
+        ({"form": "json"}, None, ("form 'json'", "text, names, tools")),
+        ({"state": "all"}, None, ("state 'all'", "page or history")),
+        ({"limit": 10}, "limit", ("200",)),
+        ({"timeout": 0}, "timeout", ("1", "600")),
+        ({"grid": "host:4444"}, "grid", ("http://HOST:4444",)),
     ],
 )
-def test_wrong_arguments_are_errors(options, message):
-    with pytest.raises(InvalidArgument, match=message):
+def test_wrong_arguments_are_errors(options, key, names):
+    with rejects(InvalidArgument, *names, key=key):
         WebEnv(**{"source": f"{__name__}:WordSource", **options})
 
 
 def test_an_address_that_is_not_of_this_machine_is_an_error():
     env = WebEnv(source=f"{__name__}:WordSource", host="203.0.113.7")
-    with pytest.raises(InvalidArgument, match="host must be an address of this machine"):
+    with rejects(InvalidArgument, "host", "this machine"):
         env.reset()
     env.close()
 

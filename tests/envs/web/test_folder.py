@@ -10,6 +10,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.envs.web.env import WebEnv
 from gagpo.envs.web.folder import Folder
 from tests.envs.web.conftest import needs_browser
+from tests.rejections import rejects
 
 pytestmark = needs_browser
 TASKS = """
@@ -93,35 +94,35 @@ def test_a_wrong_selector_is_an_error_and_not_a_lost_episode(site, tmp_path):
     (tmp_path / "tasks.yaml").write_text("tasks: [{id: a, instruction: b, success: {selector: '<<'}}]")
     env = WebEnv(source="folder", folder=str(tmp_path))
     try:
-        with pytest.raises(InvalidArgument, match="wrong selector '<<'"):
+        with rejects(InvalidArgument, "'<<'", key="selector"):
             env.reset()
     finally:
         env.close()
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "key", "names"),
     [
-        ("tasks: []", "tasks must be a list of tasks"),
-        ("tasks: 3", "tasks must be a list of tasks"),
-        ("- a", "must hold keys and values: tasks"),
-        ("tasks: [3]", "task 1"),
-        ("tasks: [{id: a, success: {text: x}}]", "task a: instruction is missing"),
-        ("tasks: [{id: a, instruction: b, success: {}}]", "task a: success must have a selector, a text or a url"),
-        ("tasks: [{id: a, instruction: b, success: {txt: x}}]", "task a has no option 'success.txt'"),
-        ("tasks: [{id: a, instruction: b, sucess: {text: x}}]", "task a has no option 'sucess'; nearest: success"),
-        ("tasks: [{id: a, instruction: b, success: {text: x}, expert: [clik]}]", "task a: expert: 'clik' is not an"),
-        ("tasks: [{id: a, instruction: b, success: {text: x}, start: no.html}]", "start: there is no file 'no.html'"),
-        ("tasks: [{id: a, instruction: b, success: {text: x}, start: ../x.html}]", "start: there is no file"),
-        ("tasks: [{id: a, instruction: b, split: dev, success: {text: x}}]", "split must be 'train' or 'test'"),
-        (f"tasks: [{', '.join(['{id: a, instruction: b, success: {text: x}}'] * 2)}]", "another task has this id"),
+        ("tasks: []", "tasks", ()),
+        ("tasks: 3", "tasks", ()),
+        ("- a", None, ("keys", "tasks")),
+        ("tasks: [3]", None, ("task 1",)),
+        ("tasks: [{id: a, success: {text: x}}]", "instruction", ("task a", "missing")),
+        ("tasks: [{id: a, instruction: b, success: {}}]", "success", ("task a", "selector")),
+        ("tasks: [{id: a, instruction: b, success: {txt: x}}]", "success.txt", ("task a",)),
+        ("tasks: [{id: a, instruction: b, sucess: {text: x}}]", None, ("task a", "'sucess'", "nearest: success")),
+        ("tasks: [{id: a, instruction: b, success: {text: x}, expert: [clik]}]", None, ("task a", "'clik'")),
+        ("tasks: [{id: a, instruction: b, success: {text: x}, start: no.html}]", "start", ("no.html",)),
+        ("tasks: [{id: a, instruction: b, success: {text: x}, start: ../x.html}]", "start", ()),
+        ("tasks: [{id: a, instruction: b, split: dev, success: {text: x}}]", "split", ("train", "test")),
+        (f"tasks: [{', '.join(['{id: a, instruction: b, success: {text: x}}'] * 2)}]", None, ("another task",)),
     ],
 )
-def test_a_wrong_file_is_an_error_with_its_place(tmp_path, text, message):
+def test_a_wrong_file_is_an_error_with_its_place(tmp_path, text, key, names):
     (tmp_path / "index.html").write_text("hello")
     (tmp_path.parent / "x.html").write_text("outside")
     (tmp_path / "tasks.yaml").write_text(text)
-    with pytest.raises(InvalidArgument, match=message):
+    with rejects(InvalidArgument, *names, key=key):
         Folder(str(tmp_path))
 
 
@@ -208,7 +209,7 @@ def test_what_the_agent_types_is_not_what_the_page_says(judged, name):
 
 
 def test_a_missing_folder_or_file_is_an_error(tmp_path):
-    with pytest.raises(InvalidArgument, match="there is no folder"):
+    with rejects(InvalidArgument, key="folder"):
         Folder(str(tmp_path / "none"))
-    with pytest.raises(InvalidArgument, match=r"tasks.yaml cannot be read"):
+    with rejects(InvalidArgument, "read", where="tasks.yaml"):
         Folder(str(tmp_path))

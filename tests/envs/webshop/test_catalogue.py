@@ -17,6 +17,7 @@ from gagpo.envs.webshop.catalogue import (
 )
 from gagpo.envs.webshop.rows import CatalogueError
 from tests.envs.webshop.shelf import options, row, write_files
+from tests.rejections import rejects
 
 
 def products(tmp_path, rows, counts=None):
@@ -58,7 +59,7 @@ def test_lists_in_lists_are_refused(tmp_path):
     nested = "x"
     for _ in range(400):
         nested = [nested]
-    with pytest.raises(CatalogueError, match=r"row 1 \(B1\): 'full_description' must be text, found a list"):
+    with rejects(CatalogueError, "full_description", where="items_shuffle.json, row 1 (B1)"):
         products(tmp_path, [row("B1", full_description=nested)])
 
 
@@ -191,7 +192,7 @@ def test_files_are_found_in_a_folder_or_beside_a_product_file(tmp_path):
     assert find_sources(tmp_path).humans == tmp_path / "items_human_ins.json"
     small = tmp_path / "items_shuffle_1000.json"
     small.write_text("[]")
-    with pytest.raises(CatalogueError, match="several product files"):
+    with rejects(CatalogueError, "several", advice="path of one"):
         find_sources(tmp_path)
     assert find_sources(small).attributes == tmp_path / "items_ins_v2.json"
     (tmp_path / "items_ins_v2_1000.json").write_text("{}")
@@ -199,12 +200,12 @@ def test_files_are_found_in_a_folder_or_beside_a_product_file(tmp_path):
 
 
 def test_missing_files_are_named(tmp_path):
-    with pytest.raises(CatalogueError, match=r"has no items_shuffle\*\.json"):
+    with rejects(CatalogueError, "items_shuffle*.json"):
         find_sources(tmp_path)
-    with pytest.raises(CatalogueError, match="no such file or folder"):
+    with rejects(CatalogueError, "no such file"):
         find_sources(tmp_path / "nowhere")
     (tmp_path / "items_shuffle.json").write_text("[]")
-    with pytest.raises(CatalogueError, match=r"items_ins_v2\.json: missing; put it next to items_shuffle\.json"):
+    with rejects(CatalogueError, "missing", where="items_ins_v2.json", advice="items_shuffle.json"):
         find_sources(tmp_path)
 
 

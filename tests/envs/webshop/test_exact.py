@@ -4,12 +4,13 @@ import pytest
 
 from gagpo.envs.webshop.env import WebShopEnv
 from tests.envs.webshop.shelf import options, row, write_files
+from tests.rejections import rejects
 
 pytestmark = pytest.mark.usefixtures("shop_data")
 
 
 def test_exact_is_the_published_environment_and_nothing_else():
-    with pytest.raises(ValueError, match="requires results_per_page=10, got 3"):
+    with rejects(ValueError, "results_per_page=10", "got 3", key="results_per_page"):
         WebShopEnv(exact=True, results_per_page=3)
 
 

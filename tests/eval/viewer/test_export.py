@@ -18,6 +18,7 @@ from gagpo.eval.viewer.credit import CreditCalculator, credit_of_run
 from gagpo.eval.viewer.export import export
 from gagpo.eval.viewer.opening import runs_in
 from gagpo.runs.reading import BadResult
+from tests.rejections import rejects
 
 
 def read(path):
@@ -98,17 +99,17 @@ def test_a_torn_last_line_is_told_and_the_rest_shown(tmp_path, make_groups):
 
 
 def test_no_run_no_episodes_and_a_folder_of_somebody_elses(tmp_path, make_groups):
-    with pytest.raises(BadResult, match="no such folder"):
+    with rejects(BadResult, "folder", where="none"):
         export([tmp_path / "none"], tmp_path / "out")
     run = make_groups(tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
-    with pytest.raises(BadResult, match="is not empty and was not written by the viewer"):
+    with rejects(BadResult, "empty", advice="--out"):
         export([run], tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
     for path in (run / "episodes").iterdir():
         path.unlink()
-    with pytest.raises(BadResult, match="holds no episodes to look at"):
+    with rejects(BadResult, "episodes", advice="save_episodes_every=1"):
         export([run], tmp_path / "out")
 
 
@@ -134,12 +135,12 @@ def test_only_a_folder_of_its_own_is_replaced(tmp_path, make_groups):
     (site / "data").mkdir(parents=True)
     (site / "data" / "index.js").write_text("export default 1\n")
     (site / "thesis.txt").write_text("all of it")
-    with pytest.raises(BadResult, match="not written by the viewer"):
+    with rejects(BadResult, "viewer", advice="--out"):
         export([run], site)
     assert (site / "thesis.txt").read_text() == "all of it"
     assert (site / "data" / "index.js").read_text() == "export default 1\n"
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(BadResult, match="is not a folder"):
+    with rejects(BadResult, "folder", advice="--out"):
         export([run], tmp_path / "file")
     out = tmp_path / "out"
     out.mkdir()  # an empty one is as good as none
@@ -228,7 +229,7 @@ def test_a_folder_of_runs_is_a_table_of_them(tmp_path, make_groups, make_run):
     assert index["settings"]["training.learning_rate"] == [None, "0.001", "0.001"]
     assert "abc" not in (tmp_path / "out" / "data" / "index.js").read_text()
     assert index["problems"] == problems
-    with pytest.raises(BadResult, match="neither a run folder nor a folder of runs"):
+    with rejects(BadResult, "run folder", where="notes"):
         runs_in([runs / "notes"])
 
 

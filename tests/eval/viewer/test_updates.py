@@ -9,6 +9,7 @@ import pytest
 from gagpo.eval.viewer import updates
 from gagpo.eval.viewer.updates import UpdatedPages, follow
 from gagpo.runs.reading import BadResult
+from tests.rejections import rejects
 
 
 def index_of(out):
@@ -102,7 +103,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_rest_goes_on(tmp_path, make
 def test_other_files_are_never_replaced(tmp_path, make_groups):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
-    with pytest.raises(BadResult, match="not written by the viewer"):
+    with rejects(BadResult, "viewer", advice="--out"):
         UpdatedPages([make_groups(tmp_path / "run")], tmp_path / "mine")
 
 
@@ -123,6 +124,6 @@ def test_following_waits_for_a_run_and_not_for_ever(tmp_path, make_groups, monke
     begin.join()
     assert texts[0].startswith("waiting for") and len(texts) == 2
     monkeypatch.setattr(updates, "START", 0.05)
-    with pytest.raises(BadResult, match="no such run folder"):
+    with rejects(BadResult, "run folder", where="none"):
         follow([tmp_path / "none"], tmp_path / "other", lambda page: None, texts.append)
     assert not (tmp_path / "other").exists()

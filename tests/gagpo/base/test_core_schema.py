@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gagpo.base.core_schema import NotYaml, parse_yaml, read_mapping, write_yaml
 from gagpo.base.errors import InvalidArgument
+from tests.rejections import rejects
 
 TEXTS = st.one_of(
     st.text(),
@@ -61,7 +62,7 @@ def test_deep_nesting_is_refused_at_once(text):
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a folder"])
 def test_what_is_not_a_file_is_refused(tmp_path, make):
     make(tmp_path / "a.yaml")
-    with pytest.raises(InvalidArgument, match=r"a\.yaml cannot be read: not a regular file"):
+    with rejects(InvalidArgument, "a.yaml", "regular file"):
         read_mapping(tmp_path / "a.yaml")
 
 

@@ -11,6 +11,7 @@ from huggingface_hub import constants
 from gagpo.base import hub
 from gagpo.settings import SettingsError
 from gagpo.settings.machine import require_model
+from tests.rejections import rejects
 
 CLOSED = "http://127.0.0.1:9"
 
@@ -55,5 +56,5 @@ def test_a_cached_model_needs_no_hub(tmp_path: Path) -> None:
 )
 def test_a_mistyped_folder_is_answered_with_near_names(wrong: str, right: str, tmp_path: Path) -> None:
     (tmp_path / right).mkdir(parents=True)
-    with pytest.raises(SettingsError, match=f"nearest: {right}"):
+    with rejects(SettingsError, advice=right):
         require_model(wrong)

@@ -11,6 +11,7 @@ import pytest
 from gagpo.base import nearest
 from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.base.registry import Registry
+from tests.rejections import rejects
 
 
 def paint(thing: object, what: str) -> None:
@@ -44,7 +45,7 @@ def test_things_are_found_by_name_and_by_place(colours: Registry[str]) -> None:
             InvalidArgument,
             "colour broken of the package paints: importing 'paints_broken' fails: RuntimeError: the tin is empty",
         ),
-        ("needy", MissingPackage, "colour needy of the package paints needs the package no_such_pigment: pip install"),
+        ("needy", MissingPackage, "colour needy of the package paints: needs the package no_such_pigment; pip install"),
         ("gone", InvalidArgument, "colour gone of the package paints: there is no module 'paints_gone'"),
         ("paints_red:green", InvalidArgument, "colour paints_red:green: module 'paints_red' has no 'green'"),
         ("../x:y", InvalidArgument, "colour ../x:y: there is no module '../x' to import"),
@@ -72,7 +73,7 @@ def test_a_name_is_taken_once(colours: Registry[str]) -> None:
     items.add("own", Own)
     assert items.find("own") is Own
     for name, item in (("own", Other), ("ours", Own)):
-        with pytest.raises(InvalidArgument, match=f"there is a thing '{name}' already"):
+        with rejects(InvalidArgument, name, advice="another name"):
             items.add(name, item)
 
 

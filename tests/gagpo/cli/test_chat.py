@@ -17,6 +17,7 @@ from gagpo.eval.models import request_of
 from gagpo.interop.chat_model import ChatModel
 from gagpo.training.export import export
 from tests.raw_requests import asked
+from tests.rejections import rejects
 
 QUESTIONS = ("You see a wall. What is left?", "And right of it?")
 
@@ -136,15 +137,15 @@ def test_requests_are_answered_together_and_by_their_seeds(full):
         texts = [future.result().content for future in futures]
         assert texts == texts[:2] * 8 and texts[0] != texts[1]
         for name, value in (("temperature", "hot"), ("temperature", -1), ("seed", 1.5), ("seed", True)):
-            with pytest.raises(GatewayError, match=f"{name} must be"):
+            with rejects(GatewayError, name):
                 chat.ask(ChatRequest.of({**bodies[0], name: value})).result()
-        with pytest.raises(GatewayError, match="too long: the model reads at most 1024 tokens"):
+        with rejects(GatewayError, "1024 tokens"):
             chat.ask(ChatRequest.of({"messages": [{"role": "user", "content": "left " * 5000}]})).result()
         cancelled = chat.ask(ChatRequest.of(bodies[0]))
         cancelled.cancel()
         assert talked(chat)[-1]["role"] == "assistant"
         late = chat
-    with pytest.raises(GatewayError, match="closed"):
+    with rejects(GatewayError, "closed"):
         late.ask(ChatRequest.of(bodies[0])).result(timeout=5)
 
 
@@ -178,7 +179,7 @@ def test_chat_reads_a_pipe_and_ends_with_it(finished):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["serve", "gagpo/ALFWorld-v0"], "gagpo/ALFWorld-v0 is an environment"),
+        (["serve", "gagpo/ALFWorld-v0"], "gagpo/ALFWorld-v0: is an environment"),
         (["serve", "walk:Walk-v0"], "is an environment"),
         (["serve", "gagpo/WebShop-v0", "-k", "products=200"], "is for models, not environments"),
         (["chat", "random"], "random has no weights here"),

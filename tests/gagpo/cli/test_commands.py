@@ -303,7 +303,7 @@ def test_shipped_configs_are_listed_and_copied(inside, tmp_path):
     result = inside("new", "mine.yaml", "--like", "alfworld-small", "--folder", tmp_path)
     assert result.returncode == 0 and load(tmp_path / "mine.yaml") == load("alfworld-small")
     again = inside("new", "mine.yaml", "--folder", tmp_path)
-    assert again.returncode == 2 and "mine.yaml exists" in again.stderr
+    assert again.returncode == 2 and "mine.yaml: exists" in again.stderr
     assert inside("--version").stdout.startswith("gagpo ") and "--version <" not in inside("--help").stdout
 
 

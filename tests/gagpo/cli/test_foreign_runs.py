@@ -131,7 +131,7 @@ def test_what_the_user_names_is_run(inside, finished, tmp_path, monkeypatch):
 def test_commands_that_take_a_config_take_no_run(command, inside, foreign):
     foreign(credit=CREDITS["a name"])
     done = inside(*command, "run")
-    assert done.returncode == 2 and "run is a run folder" in done.stderr
+    assert done.returncode == 2 and "run: is a run folder" in done.stderr
 
 
 def test_a_module_is_that_of_a_colon():

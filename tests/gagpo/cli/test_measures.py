@@ -142,7 +142,7 @@ def test_a_suite_prints_one_table_and_writes_a_result_for_each_task_set(inside, 
     mean = json.loads(done.stdout.splitlines()[-1])["differences"]["out"]["mean"]
     assert mean["low"] < mean["value"] < mean["high"]
     for arguments, message in (
-        ((files[0], tmp_path / "out.near.json"), "out.near.json has no results of a suite"),
+        ((files[0], tmp_path / "out.near.json"), "out.near.json: has no results of a suite"),
         ((*files, "--split", "test"), "--split is not for results of suites"),
         ((tmp_path / "out.near.json", tmp_path / "low.near.json", "--figure", "f.png"), "--figure is for"),
     ):

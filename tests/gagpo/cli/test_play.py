@@ -16,6 +16,7 @@ from gagpo.cli.main import app
 from gagpo.envs.pool.opening import open_pool
 from gagpo.model.loading import load_tokenizer
 from tests.gagpo.base.test_terminal import is_harmless
+from tests.rejections import rejects
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 FAULTY = "tests.envs.faulty:gagpo-test/Faulty-v0"
@@ -75,19 +76,19 @@ def test_ctrl_c_ends_it_with_the_verdict(here, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "key", "names"),
     [
-        ((CORRIDOR, "--task", "door-99"), "has no task 'door-99'"),
-        ((CORRIDOR, "--split", "test", "--task", "door-01"), "split 'test' has no task 'door-01'"),
-        ((CORRIDOR, "--split", "tset"), "has no split 'tset'; choose one of train, test"),
-        ((CORRIDOR, "--prompt", "tags"), "add --model MODEL"),
-        ((CORRIDOR, "--model", "none/of/these"), "there is no run or model none/of/these"),
-        ((CORRIDOR, "-k", "door=1"), "door"),
-        (("gagpo/Nowhere-v0",), "gagpo/Nowhere-v0"),
+        ((CORRIDOR, "--task", "door-99"), None, ("door-99",)),
+        ((CORRIDOR, "--split", "test", "--task", "door-01"), None, ("test", "door-01")),
+        ((CORRIDOR, "--split", "tset"), None, ("train, test", "tset")),
+        ((CORRIDOR, "--prompt", "tags"), "--prompt", ("--model MODEL",)),
+        ((CORRIDOR, "--model", "none/of/these"), None, ("none/of/these",)),
+        ((CORRIDOR, "-k", "door=1"), "door", ()),
+        (("gagpo/Nowhere-v0",), None, ("gagpo/Nowhere-v0",)),
     ],
 )
-def test_errors_are_one_line_before_the_episode(here, words, said):
-    with pytest.raises(Exception, match=said):
+def test_errors_are_one_line_before_the_episode(here, words, key, names):
+    with rejects(Exception, *names, key=key):
         played(*words)
 
 
@@ -243,7 +244,7 @@ def test_a_model_acts_while_a_person_watches(here, finished):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--watch"], "--watch is for a model: add --model MODEL"),
+        (["--watch"], "--watch is for a model; add --model MODEL"),
         (["--watch", "--model", "starter:alfworld", "--expert"], "leave out --expert or --watch"),
     ],
 )

@@ -1,6 +1,5 @@
 """The command ``prompts``: shipped files are printed, and a preview is what the model reads and writes."""
 
-import pytest
 from typer.testing import CliRunner
 
 import gagpo.envs.testing  # noqa: F401 (registers the corridor)
@@ -9,6 +8,7 @@ from gagpo.cli.main import app
 from gagpo.envs.base import TextEnv
 from gagpo.envs.testing import CorridorEnv
 from gagpo.eval.models import evaluate
+from tests.rejections import rejects
 
 WALK = ["environment.id=gagpo.envs.testing:gagpo-test/Corridor-v0", "environment.kwargs={}"]
 
@@ -22,7 +22,7 @@ def printed(*words):
 def test_shipped_prompts_are_listed_and_printed():
     assert printed("show", "tags") == shipped_prompts()["tags"].read_text()
     assert all(name in printed() for name in shipped_prompts())
-    with pytest.raises(ValueError, match="no shipped prompt 'tagz'; nearest: tags"):
+    with rejects(ValueError, "tagz", advice="tags"):
         printed("show", "tagz")
 
 
@@ -56,9 +56,7 @@ def test_an_environment_that_fails_to_begin_is_one_line(monkeypatch):
         raise KeyError("no corridor")
 
     monkeypatch.setattr(CorridorEnv, "begin", begin)
-    with pytest.raises(
-        ValueError, match=r"CorridorEnv fails in task 'door-00': KeyError: 'no corridor' \(test_prompts"
-    ):
+    with rejects(ValueError, "CorridorEnv", "door-00", "KeyError: 'no corridor'", "test_prompts"):
         printed("preview", "math-quickstart", *WALK)
-    with pytest.raises(ValueError, match=r"Corridor-v0 cannot start task 'door-08': KeyError: 'no corridor'"):
+    with rejects(ValueError, "'door-08'", "KeyError: 'no corridor'", where="Corridor-v0"):
         evaluate("expert", environment=WALK[0].partition("=")[2])

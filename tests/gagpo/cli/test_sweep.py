@@ -32,7 +32,7 @@ def test_a_sweep_goes_on_after_a_failure_and_is_resumed_by_the_same_command(insi
     done = inside(*command)
     log = runs / "s-by-seed" / "logs" / "s-seed2.log"
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"s-seed2 failed: status 2: {runs / 's-seed2'} is a folder with other files" in done.stdout
+    assert f"s-seed2 failed: status 2: {runs / 's-seed2'}: is a folder with other files" in done.stdout
     assert f"log: {log}" in done.stdout and "2 runs: 1 failed, 1 finished" in done.stdout
     assert RunFolder.open(runs / "s-seed1").finished
 
@@ -98,7 +98,7 @@ WRONG = {
     "equal values": (["alfworld-quickstart", "seed=1,01"], "lists a value twice (1 and 01 are the same setting)"),
     "a dry run with a wrong argument": (
         ["alfworld-quickstart", "environment.kwargs.siz=small", "--dry-run"],
-        "environment gagpo/ALFWorld-v0 has no argument 'siz'",
+        "environment gagpo/ALFWorld-v0: unknown argument 'siz'",
     ),
     "a dry run with a wrong split": (
         ["alfworld-quickstart", "seed=1,2", "evaluation.splits=[test]", "--dry-run"],

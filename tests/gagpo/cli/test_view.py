@@ -42,7 +42,7 @@ def test_a_folder_of_runs_is_shown_as_one_and_another_folder_is_left_alone(insid
     (tmp_path / "site" / "data").mkdir(parents=True)
     (tmp_path / "site" / "data" / "index.js").write_text("mine")
     done = inside("view", "runs/one", "--out", "site")
-    assert done.returncode == 2 and "site is not empty and was not written by the viewer" in done.stderr
+    assert done.returncode == 2 and "site: is not empty and was not written by the viewer" in done.stderr
     assert [path.name for path in (tmp_path / "site").rglob("*.*")] == ["index.js"]
 
 
@@ -58,11 +58,14 @@ def test_view_opens_a_file_and_writes_next_to_it(inside, tmp_path):
     ("arguments", "told"),
     [
         (("view", "nowhere"), "nowhere: no such run folder or file"),
-        (("view", "foreign/metrics.jsonl"), "foreign/metrics.jsonl holds no episodes of this project: metrics.jsonl, "),
-        (("view", "picture.png"), "picture.png holds no episodes of this project: picture.png, line 1: not JSON"),
-        (("view", "nothing.jsonl"), "nothing.jsonl holds no finished episode"),
+        (
+            ("view", "foreign/metrics.jsonl"),
+            "foreign/metrics.jsonl: holds no episodes of this project: metrics",
+        ),
+        (("view", "picture.png"), "picture.png: holds no episodes of this project: picture.png, line 1: not JSON"),
+        (("view", "nothing.jsonl"), "nothing.jsonl: holds no finished episode"),
         (("view", "broken.json"), "broken.json: key 'summary' is missing"),
-        (("view", "foreign"), "train-0001.jsonl holds no episodes of this project"),
+        (("view", "foreign"), "train-0001.jsonl: holds no episodes of this project"),
         (("view", "empty"), "empty: neither a run folder nor a folder of runs (no metrics.jsonl, no evals/*.json)"),
     ],
 )
@@ -110,5 +113,5 @@ def test_a_run_of_links_alone_says_so(inside, tmp_path, caplog):
     (run / EPISODES).rename(tmp_path / "elsewhere.jsonl")
     (run / EPISODES).symlink_to(tmp_path / "elsewhere.jsonl")
     done = inside("view", "run")
-    assert done.returncode == 2 and "run holds no episodes to look at" in done.stderr
+    assert done.returncode == 2 and "run: holds no episodes to look at" in done.stderr
     assert "skipped, because it is a link; copy the file to show its episodes" in caplog.text

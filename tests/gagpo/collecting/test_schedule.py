@@ -2,7 +2,6 @@
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from gagpo.collecting.schedule import Schedule, WeightedRoundRobin
 from gagpo.envs.tasks import Task, TaskSet
 from gagpo.settings import load
+from tests.rejections import rejects
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
 TASKS = {
@@ -62,5 +62,5 @@ def test_places_may_be_asked_for_in_any_order(corridor):
 
 def test_an_empty_split_is_named(corridor):
     rows = [{"name": "a", "id": CORRIDOR}]
-    with pytest.raises(ValueError, match="split 'train' is empty"):
+    with rejects(ValueError, "train", key="split"):
         Schedule(load(corridor(environment=None, environments=rows)), {"a": TaskSet("train", [])})

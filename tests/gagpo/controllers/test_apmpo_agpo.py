@@ -12,6 +12,7 @@ from gagpo.algorithms import load
 from gagpo.controllers import Agpo, AgpoRadius, Apmpo, Controllers, ControllerSettings
 from gagpo.controllers.agpo import ProbeStatistics, agpo_radius, vote_entropy
 from gagpo.credit import Turns, advantages
+from tests.rejections import rejects
 
 
 def episodes(successes: list[int], groups: list[int] | None = None, **more) -> Turns:
@@ -106,7 +107,7 @@ def test_apmpos_statistics_of_each_group():
     controllers = with_apmpo(per="group", ddof=1)
     # Groups 2, 5 and 7; a group of one has no deviation, and its radius is the largest.
     controllers.observe_batch(episodes([1, 0, 0, 0, 1], groups=[5, 5, 2, 2, 7]))
-    with pytest.raises(ValueError, match="give group_K"):
+    with rejects(ValueError, key="group_K"):
         controllers.controls()
     controls = controllers.controls(torch.tensor([0, 1, 2]))
     assert controls.exponent.tolist() == pytest.approx([1.0, math.exp(-0.4), math.exp(-0.8)])
@@ -192,7 +193,7 @@ def test_each_task_has_its_own_temperature_and_radius():
     apart.observe_batch(probe, ["sure", "unsure"], 1.0)
     sure, unsure = apart.temperatures(1.0, ["sure", "unsure"])
     assert sure < 1.0 < unsure  # hotter, and held tighter
-    with pytest.raises(ValueError, match="give group_K"):
+    with rejects(ValueError, key="group_K"):
         apart.controls()
     radius = apart.controls(torch.tensor([0, 1])).clip_high
     assert radius[0] == pytest.approx(0.2)
@@ -269,7 +270,7 @@ def test_agpo_temperature_is_bounded():
 
 @pytest.mark.parametrize("entropy", [None, math.nan, -1.0])
 def test_agpo_requires_an_entropy(entropy):
-    with pytest.raises(ValueError, match="mean token entropy"):
+    with rejects(ValueError, key="entropy_G"):
         with_agpo().observe_batch(episodes([1, 0]), ["0"], entropy)
 
 
@@ -306,7 +307,7 @@ def test_state_round_trips_through_json(make):
 
 
 def test_a_state_of_other_controllers_is_rejected():
-    with pytest.raises(ValueError, match=r"\['agpo'\], the run has \['apmpo'\]"):
+    with rejects(ValueError, "['agpo']", "['apmpo']"):
         with_apmpo().load_state_dict(with_agpo().state_dict())
 
 

@@ -14,6 +14,7 @@ from gagpo.controllers import (
 )
 from gagpo.credit import Turns, advantages
 from gagpo.settings import SettingsError, parse
+from tests.rejections import rejects
 
 
 def test_groups_of_equal_returns_are_dropped():
@@ -101,7 +102,7 @@ def test_a_buffer_beyond_the_response_limit_is_rejected():
     assert parse(item, "a test").algorithm.controllers.overlong.buffer == 64
     several = {**run, "algorithm": algorithm}
     several["environments"] = [{"name": n, "id": "gagpo/Math-v0", "max_tokens": m} for n, m in (("a", 64), ("b", 32))]
-    with pytest.raises(SettingsError, match=r"buffer must be at most the response limit, 32 tokens \(got 64\)"):
+    with rejects(SettingsError, "32 tokens", "64", key="controllers.overlong.buffer"):
         parse(several, "a test")
 
 

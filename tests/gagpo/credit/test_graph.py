@@ -10,6 +10,7 @@ from gagpo.credit.graphgpo import Graphgpo, step_reward
 from gagpo.credit.milegpo import Milegpo, branch_credit
 from gagpo.credit.statistics.graph import RolloutGraph
 from gagpo.data import Episode, Turn, turns_from_episodes
+from tests.rejections import rejects
 
 S, A, B, X, Y, WON = range(6)
 WEBSHOP = {"norm": "mean", "retain_coverage": 0.5, "rest": 0.5, "eta": 1.0, "retain_branches": True}
@@ -135,11 +136,11 @@ def test_without_end_states_each_failure_has_its_own_end_node(example):
 
 
 def test_missing_columns_are_named(example):
-    with pytest.raises(BadTurns, match="give success_E"):
+    with rejects(BadTurns, key="success_E"):
         Graphgpo().advantage(Turns.of([0], [0], [0], state_N=[0]))
-    with pytest.raises(BadTurns, match="give state_N"):
+    with rejects(BadTurns, key="state_N"):
         Graphgpo().advantage(Turns.of([0], [0], [0], success_E=[True]))
-    with pytest.raises(BadTurns, match="end_state_E must have 1 entries"):
+    with rejects(BadTurns, "1 entries", key="end_state_E"):
         Turns.of([0], [0], [0], end_state_E=[1, 2])
 
 

@@ -11,6 +11,7 @@ from gagpo.learning.learner import Learner
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import Trainer
+from tests.rejections import rejects
 
 
 @pytest.mark.parametrize("name", ["empg", "optimal_token_baseline"])
@@ -48,9 +49,9 @@ def test_the_trainer_measures_what_the_credit_reads(corridor, tmp_path, monkeypa
 
 @pytest.mark.parametrize(("name", "what"), [("empg", "entropy_N"), ("optimal_token_baseline", "energy_K")])
 def test_a_missing_measurement_is_named(name, what):
-    with pytest.raises(BadTurns, match=f"give {what}"):
+    with rejects(BadTurns, key=what, advice="give"):
         advantages(Turns.of([1.0, 0.0], [0, 1], [0, 0]), CREDITS.find(name)())
-    with pytest.raises(BadTurns, match=f"{what} must"):
+    with rejects(BadTurns, "must", key=what):
         Turns.of([1.0, 0.0], [0, 1], [0, 0], **{what: [0.5]})
 
 

@@ -10,6 +10,7 @@ from gagpo.credit import BadTurns, Turns, turns_for
 from gagpo.credit.gigpo import Gigpo
 from gagpo.credit.statistics.similarity import cluster, similar_states, similarity
 from gagpo.data import Episode, Turn
+from tests.rejections import rejects
 
 
 def subsequence(first: str, second: str) -> int:
@@ -69,7 +70,7 @@ def test_a_threshold_of_one_is_the_key_of_observations():
 
 
 def test_texts_are_required():
-    with pytest.raises(BadTurns, match="give text_N, the observation of each turn"):
+    with rejects(BadTurns, key="text_N"):
         Gigpo(similarity=0.9).advantage(Turns.of([1.0, 0.0], [0, 1], [0, 0], state_N=[0, 0]))
-    with pytest.raises(BadTurns, match="text_N must have 2 entries"):
+    with rejects(BadTurns, "2 entries", key="text_N"):
         Turns.of([1.0, 0.0], [0, 1], [0, 0], text_N=["a"])

@@ -3,10 +3,10 @@
 import json
 
 import numpy as np
-import pytest
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Episode, Turn, TurnCredit, credits_from_record, episode_from_record, episode_record
+from tests.rejections import rejects
 
 IDS = {"prompt_ids": np.array([1, 2], np.int32), "response_ids": np.array([3, 4], np.int32)}
 EPISODE = Episode("t", turns=[Turn("o", "a", "a", 1.0, logprobs=np.zeros(2, np.float32), **IDS), Turn("p", "b", "b")])
@@ -34,7 +34,7 @@ def test_what_a_turn_changed_comes_back():
     assert [turn.get("diff") for turn in record["turns"]] == ["new x\n+1\nnew y", None]
     assert [turn.diff for turn in episode_from_record(record).turns] == ["new x\n+1\nnew y", ""]
     record["turns"][1]["diff"] = ["x"]
-    with pytest.raises(InvalidArgument, match="turn 1: key 'diff' must be a text"):
+    with rejects(InvalidArgument, key="diff", where="turn 1"):
         episode_from_record(record)
 
 
@@ -44,7 +44,7 @@ def test_a_screenshot_comes_back():
     assert [turn.get("screenshot") for turn in record["turns"]] == ["iVBORw0KGgo=", None]
     assert [turn.screenshot for turn in episode_from_record(record).turns] == ["iVBORw0KGgo=", ""]
     record["turns"][1]["screenshot"] = 3
-    with pytest.raises(InvalidArgument, match="turn 1: key 'screenshot' must be a text"):
+    with rejects(InvalidArgument, key="screenshot", where="turn 1"):
         episode_from_record(record)
 
 
@@ -57,7 +57,7 @@ def test_an_evaluations_record_has_no_credit():
 def test_a_wrong_credit_is_named():
     record = episode_record(EPISODE, credits=CREDITS)
     record["turns"][0]["advantage"] = "much"
-    with pytest.raises(InvalidArgument, match="key 'advantage' must be a finite number or null, got 'much'"):
+    with rejects(InvalidArgument, "got 'much'", key="advantage"):
         credits_from_record(record)
 
 

@@ -10,6 +10,7 @@ from gagpo.credit.graphgpo import Graphgpo
 from gagpo.credit.statistics.aliasing import aliasing
 from gagpo.data import Episode, Turn, turns_from_episodes
 from gagpo.eval.health import health
+from tests.rejections import rejects
 
 
 def episode(*steps: tuple[str, str, str | None], refused: tuple[int, ...] = (), **more) -> Episode:
@@ -29,7 +30,7 @@ def test_auto_uses_states_if_every_turn_has_one():
     nameless = episode(("Hall.", "open", None))
     assert turns_from_episodes([SHUT, nameless], "auto").state_N.tolist() == [0, 1, 0]
     assert turns_for([SHUT, OPEN], Graphgpo()).states().max() == 1
-    with pytest.raises(BadTurns, match="use key='observation'"):
+    with rejects(BadTurns, key="key", advice="key='observation'"):
         turns_from_episodes([nameless], "state")
 
 

@@ -17,6 +17,7 @@ from gagpo.distributed.states import StateError, fill_optimizer, names_of, optim
 from gagpo.learning.packing import Packing
 from gagpo.learning.rank_parts import rank_batches, shard_rows
 from gagpo.objectives.layout import Normaliser
+from tests.rejections import rejects
 
 
 def row(length, number):
@@ -136,7 +137,7 @@ def test_background_work_is_heard_of():
     go = threading.Event()
     work.start(go.wait)
     work.check()
-    with pytest.raises(JobTimeout, match=r"writing took more than 0\.2 s"):
+    with rejects(JobTimeout, "0.2 s", where="writing"):
         work.wait()
     go.set()
 
@@ -153,12 +154,12 @@ def fitted():
 def test_a_tensor_of_another_shape_or_none_is_named(tmp_path):
     """A critic's, for instance, whose folder was copied from another run."""
     write({"head": torch.zeros(3, 4)}, tmp_path, Ranks())
-    for wrong, tokens in (("head", r"tensor 'head' has shape \(3, 4\), not \(2, 4\)"), ("tail", "no tensor 'tail'")):
-        with pytest.raises(StateError, match=tokens):
+    for wrong, names in (("head", ("'head'", "(3, 4)", "(2, 4)")), ("tail", ("no tensor 'tail'",))):
+        with rejects(StateError, *names):
             read({wrong: torch.zeros(2, 4)}, tmp_path, Ranks())
     (path,) = tmp_path.glob("*.safetensors")
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(StateError, match="cannot be read"):
+    with rejects(StateError, "read", where=path):
         read({"head": torch.zeros(3, 4)}, tmp_path, Ranks())
 
 
@@ -173,8 +174,8 @@ def test_an_optimiser_is_filled_from_names(tmp_path):
     for item, two in zip(model.parameters(), other.parameters(), strict=True):
         assert all(torch.equal(optimizer.state[item][key], fresh.state[two][key]) for key in optimizer.state[item])
     other = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
-    with pytest.raises(StateError, match=r"tensor '1.weight.exp_avg' has shape \(1, 5\), not \(2, 5\)"):
+    with rejects(StateError, "1.weight.exp_avg", "(1, 5)", "(2, 5)"):
         fill_optimizer(torch.optim.AdamW(other.parameters()), names_of(other, None), tmp_path / "states", Ranks())
     smaller = torch.nn.Linear(3, 5)
-    with pytest.raises(StateError, match="belongs to no parameter of this run"):
+    with rejects(StateError, "no parameter", where="states"):
         fill_optimizer(torch.optim.AdamW(smaller.parameters()), names_of(smaller, None), tmp_path / "states", Ranks())

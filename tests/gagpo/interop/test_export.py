@@ -11,6 +11,7 @@ from gagpo.eval.journal import Journal
 from gagpo.interop.export import export
 from gagpo.settings import load
 from gagpo.sft.demonstrations import of_file
+from tests.rejections import rejects
 
 KEY = {"model": "openai:m", "environment": "gagpo/Math-v0", "split": "test", "panel": "abc", "kwargs": {}}
 
@@ -60,24 +61,24 @@ def test_a_programs_episodes_are_refused(corridor, tmp_path):
     episode = played()
     episode.info = {"rewritten": 0, "unread": 0, "refused": 0}
     write_episodes(tmp_path / "e.jsonl", [episode])
-    with pytest.raises(InvalidArgument, match=r"e\.jsonl holds episodes of an agent program, .*rejection_sampling"):
+    with rejects(InvalidArgument, "agent program", where="e.jsonl", advice="rejection_sampling"):
         export(tmp_path / "e.jsonl", tmp_path / "talk.jsonl")
     settings = load(corridor(sft={"data": str(tmp_path / "e.jsonl")}))
-    with pytest.raises(InvalidArgument, match=r"e\.jsonl holds episodes of an agent program"):
+    with rejects(InvalidArgument, "agent program", where="e.jsonl"):
         of_file(settings, tmp_path / "e.jsonl")
 
 
 def test_what_cannot_be_exported(journal, tmp_path):
-    with pytest.raises(InvalidArgument, match="exists"):
+    with rejects(InvalidArgument, "exists", where=".jsonl"):
         export(journal, journal)
     (tmp_path / "bad").write_text('{"task": 1}\n')
-    with pytest.raises(InvalidArgument, match="line 1: not an episode"):
+    with rejects(InvalidArgument, key="task", where="bad, line 1"):
         export(tmp_path / "bad", tmp_path / "x")
     write_episodes(tmp_path / "lost", [Episode("lost", turns=played().turns)])
-    with pytest.raises(InvalidArgument, match="no successful episode"):
+    with rejects(InvalidArgument, "successful episode", where="lost"):
         export(tmp_path / "lost", tmp_path / "x")
     (tmp_path / "empty").write_text("")
-    with pytest.raises(InvalidArgument, match="no whole episode"):
+    with rejects(InvalidArgument, "whole episode", where="empty"):
         export(tmp_path / "empty", tmp_path / "x")
 
 
@@ -118,7 +119,7 @@ def test_a_damaged_episode_is_named_with_its_line_and_key(tmp_path, path, value,
 def test_a_line_that_is_no_episode_is_named(tmp_path, line):
     source = tmp_path / "e.jsonl"
     source.write_bytes(line + b"\n")
-    with pytest.raises(InvalidArgument, match=r"e.jsonl, line 1: not a"):
+    with rejects(InvalidArgument, "not a", where="e.jsonl, line 1"):
         export(source, tmp_path / "out")
 
 
@@ -126,5 +127,5 @@ def test_a_journal_with_a_checked_line_that_is_no_episode_is_named(journal, tmp_
     text = json.dumps({"episode": {**episode_record(played(sample=2)), "task": 3}}).encode()
     with journal.open("ab") as file:
         file.write(b"%s %08x\n" % (text, zlib.crc32(text)))
-    with pytest.raises(GagpoError, match=r"line 4: not an episode \(key 'task' must be a text"):
+    with rejects(GagpoError, "'task'", "a text", where=".jsonl, line 4"):
         export(journal, tmp_path / "out.jsonl")

@@ -58,7 +58,7 @@ def test_a_link_in_a_folder_stops_the_upload(server, model, tmp_path, name, is_f
     (private / "id_rsa").write_text("key")
     (model / name).unlink(missing_ok=True)
     (model / name).symlink_to(private if is_folder else private / "id_rsa")
-    with pytest.raises(PushError, match=rf"cannot push: .*{name} is a link"):
+    with rejects(PushError, f"{name}: is a link"):
         hub.push(model, hub.open_repository("me/model"))
     assert server.files == {}
 
@@ -73,14 +73,14 @@ def test_a_wrong_name_is_refused_before_any_request(server, name):
 def test_no_token_no_network_and_offline_mode_are_one_line(server, monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
-    with pytest.raises(PushError, match=r"there is no token; run `hf auth login`, or set HF_TOKEN$"):
+    with rejects(PushError, "HF_TOKEN", advice="`hf auth login`"):
         hub.open_repository("me/model")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(PushError, match=r"offline mode is set; unset HF_HUB_OFFLINE$"):
+    with rejects(PushError, advice="HF_HUB_OFFLINE"):
         hub.open_repository("me/model")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(PushError, match=r"no answer from http://127\.0\.0\.1:9; check the network"):
+    with rejects(PushError, "http://127.0.0.1:9", advice="network"):
         hub.open_repository("me/model")
 
 
@@ -93,6 +93,6 @@ def test_the_token_is_never_in_a_message(server, model, monkeypatch):
     message = str(error.value)
     assert "cannot push to me/model at http://127" in message and "hf_s" not in message and "\n" not in message
     monkeypatch.setenv("HF_TOKEN", "hf_wrongwrongwrong")
-    with pytest.raises(PushError, match=r"the token may not write to it \(401\); create one") as error:
+    with rejects(PushError, "(401)", advice="create one") as error:
         hub.open_repository("me/model")
     assert "hf_wrong" not in str(error.value)

@@ -26,6 +26,7 @@ from gagpo.envs.openenv.pool import SessionPool
 from gagpo.envs.pool.opening import open_pool
 from gagpo.model.loading import load_model, load_tokenizer
 from tests.commands.pages import ROOT, blocks
+from tests.rejections import rejects
 
 pytestmark = pytest.mark.interop
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -185,7 +186,7 @@ def test_a_program_plays_a_served_environment_and_gets_its_reward(tmp_path, monk
 
 def test_a_server_that_is_not_there_is_said_within_seconds():
     begun = time.monotonic()
-    with pytest.raises(ServerFailed, match=r"127\.0\.0\.1:9\S* cannot be reached"):
+    with rejects(ServerFailed, "http://127.0.0.1:9"):
         RemoteEnv(NOWHERE)
     outcome = CliRunner().invoke(app, ["eval", "random", "--env", NOWHERE, "--split", "test"])
     assert outcome.exit_code != 0 and "127.0.0.1:9" in str(outcome.exception or outcome.output)

@@ -10,6 +10,7 @@ import pytest
 
 from gagpo.base.errors import InvalidArgument
 from gagpo.interop.scaffold import new_environment
+from tests.rejections import rejects
 
 ROOT = Path(__file__).parents[3]
 
@@ -76,20 +77,20 @@ def test_every_command_that_a_new_env_prints_works(tmp_path):
 
 def test_what_makes_no_sense_is_refused(tmp_path):
     for name, near in (("Moon", "moon"), ("my-world", "my_world"), ("../x", "x"), ("", None), ("1st", None)):
-        with pytest.raises(InvalidArgument, match="must be a module name") as caught:
+        with rejects(InvalidArgument, key="name") as caught:
             new_environment(name, tmp_path)
         assert (f", such as {near} (got" if near else "and _ (got") in str(caught.value)
     new_environment("moon", tmp_path)
     before = (tmp_path / "moon.py").read_text()
     (tmp_path / "moon.yaml").unlink()
-    with pytest.raises(InvalidArgument, match=r"moon\.py exists"):
+    with rejects(InvalidArgument, "exists", where="moon.py"):
         new_environment("moon", tmp_path)
     assert not (tmp_path / "moon.yaml").exists() and (tmp_path / "moon.py").read_text() == before
 
 
 @pytest.mark.parametrize("name", ["json", "os", "numpy", "gagpo", "envs", "class", "torch", "test"])
 def test_the_name_of_another_module_is_refused_with_a_suggestion(tmp_path, name):
-    with pytest.raises(InvalidArgument, match=rf"^{name} is .*such as {name}_env$"):
+    with rejects(InvalidArgument, key="name", advice=f"{name}_env"):
         new_environment(name, tmp_path)
     assert not list(tmp_path.iterdir())
     assert new_environment(f"{name}_env", tmp_path)
@@ -98,5 +99,5 @@ def test_the_name_of_another_module_is_refused_with_a_suggestion(tmp_path, name)
 def test_a_env_that_is_there_already_is_no_installed_package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     new_environment("moon", tmp_path)
-    with pytest.raises(InvalidArgument, match=r"moon\.py exists"):
+    with rejects(InvalidArgument, "exists", where="moon.py"):
         new_environment("moon", tmp_path)

@@ -11,6 +11,7 @@ from gagpo.learning.skipped_steps import NonFiniteLoss
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import Trainer
+from tests.rejections import rejects
 
 ONCE = {"iterations": 1, "minibatches": 1, "epochs": 1}
 NO_EVALUATION = {"before": False, "tasks": 1}
@@ -71,7 +72,7 @@ def test_a_loss_that_is_not_finite_says_how_many_steps_were_taken(trainer, monke
 
     result.learner.updater._accumulate = poisoned
     before = [parameter.clone() for parameter in result.learner.model.parameters()]
-    with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is -inf; 2 steps of this update were taken before"):
+    with rejects(NonFiniteLoss, "old_logprob", "-inf", "2 steps"):
         result.run()
     assert not all(torch.equal(a, b) for a, b in zip(before, result.learner.model.parameters(), strict=True))
     assert not result.learner.model.training
@@ -88,7 +89,7 @@ def test_an_infinite_log_probability_stops_the_run_before_the_first_step(trainer
 
     result.learner.learn = poisoned
     before = [parameter.clone() for parameter in result.learner.model.parameters()]
-    with pytest.raises(NonFiniteLoss, match="is -inf; no step was taken"):
+    with rejects(NonFiniteLoss, "-inf", "no step"):
         result.run()
     assert all(torch.equal(a, b) for a, b in zip(before, result.learner.model.parameters(), strict=True))
 

@@ -20,6 +20,7 @@ from gagpo.settings import load
 from gagpo.training.events import WarningIssued
 from gagpo.training.trainer import Trainer
 from tests.gagpo.learning.test_batch import conversation
+from tests.rejections import rejects
 
 TOKENS = 4
 
@@ -115,7 +116,7 @@ def test_the_limit_counts_skips_in_a_row_across_updates(tiny):
         update(result, poison=poison)
     assert result.skipped.in_a_row == 2
     before = state(result)
-    with pytest.raises(NonFiniteLoss, match=r"old_logprob .* is nan; 3 steps in a row; no step was taken"):
+    with rejects(NonFiniteLoss, "old_logprob", "nan", "3 steps", "no step"):
         update(result, poison=True)
     assert same(state(result), before)
 
@@ -123,7 +124,7 @@ def test_the_limit_counts_skips_in_a_row_across_updates(tiny):
 def test_a_non_finite_parameter_ends_training(tiny):
     result = updater(tiny[0])
     result.optimizer.param_groups[0]["lr"] = 1e36
-    with pytest.raises(NonFiniteLoss, match=r"parameter became NaN or infinite .*resume from the last checkpoint"):
+    with rejects(NonFiniteLoss, "parameter", "NaN", "last checkpoint"):
         for seed in range(2):
             update(result, seed)
     assert result.skipped.in_a_row == 1
@@ -159,8 +160,8 @@ def test_the_count_in_a_row_is_resumed(corridor, tmp_path, monkeypatch):
     config = corridor(training=training, evaluation={"before": False, "tasks": 1})
     folder = RunFolder.create(tmp_path / "run", load(config))
     trainer = poisoned(Trainer(folder, quiet=True), {0, 1})
-    with pytest.raises(NonFiniteLoss, match=r"iteration 2: .*2 steps in a row.*nonfinite-0002"):
+    with rejects(NonFiniteLoss, "iteration 2", "2 steps", "nonfinite-0002"):
         trainer.run()
     assert checkpoints.latest(folder.path / "checkpoints").state()["skipped_in_a_row"] == 1
-    with pytest.raises(NonFiniteLoss, match="iteration 2: "):
+    with rejects(NonFiniteLoss, "iteration 2"):
         poisoned(Trainer(RunFolder.open(folder.path), quiet=True), {1}).run()

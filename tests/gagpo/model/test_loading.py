@@ -7,6 +7,7 @@ import torch
 
 from gagpo.model.loading import ModelError, load_model, load_tokenizer
 from gagpo.sft.small_model import ModelShape, save_folder
+from tests.rejections import rejects
 
 WORDS = ["go to cabinet 1", "Your task is to: put a hot mug in shelf.", "naïve 漢字 \x00 ok", "12 345"]
 
@@ -36,12 +37,10 @@ def test_saving_again_replaces_the_folder_whole(tiny, folder):
     assert not (folder / "left-over").exists() and (folder / "config.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("missing", "said"), [("tokenizer.json", "has no tokenizer"), ("config.json", "has no config.json")]
-)
-def test_a_folder_that_lacks_a_part_is_named(folder, missing, said):
+@pytest.mark.parametrize(("missing", "name"), [("tokenizer.json", "tokenizer"), ("config.json", "config.json")])
+def test_a_folder_that_lacks_a_part_is_named(folder, missing, name):
     (folder / missing).unlink()
-    with pytest.raises(ModelError, match=said):
+    with rejects(ModelError, name):
         load_tokenizer(str(folder))
         load_model(str(folder))
 
@@ -49,28 +48,26 @@ def test_a_folder_that_lacks_a_part_is_named(folder, missing, said):
 def test_damaged_weights_are_named(folder):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ModelError, match="cannot load the model"):
+    with rejects(ModelError, "model of", advice="gagpo sft"):
         load_model(str(folder))
 
 
 def test_a_tokenizer_without_chat_template_is_refused(folder):
     (folder / "chat_template.jinja").unlink()
-    with pytest.raises(ModelError, match="no chat template"):
+    with rejects(ModelError, "chat template", advice="chat_template.jinja"):
         load_tokenizer(str(folder))
 
 
 def test_a_missing_folder_and_a_hub_name_without_network_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match="the folder does not exist"):
+    with rejects(ModelError, "nowhere", "does not exist", advice="gagpo sft"):
         load_tokenizer(str(tmp_path / "nowhere"))
-    with pytest.raises(
-        ModelError, match=r"no-such-model.: it is not in the cache, and the hub cannot be reached \(offline"
-    ):
+    with rejects(ModelError, "no-such-model", "offline"):
         load_model("nobody/no-such-model")
 
 
 def test_an_impossible_shape_is_refused():
-    with pytest.raises(ValueError, match="multiple of heads"):
+    with rejects(ValueError, key="width"):
         ModelShape(width=30, heads=4)
 
 
@@ -87,26 +84,26 @@ MLP = "model.layers.1.mlp.up_proj.weight"
 
 def test_a_folder_without_some_tensors_is_refused_by_name(folder):
     rewrite(folder, lambda tensors: tensors.pop(MLP))
-    with pytest.raises(ModelError, match=rf"1 tensors are missing, the first '{MLP}'"):
+    with rejects(ModelError, "1 tensors", "missing", MLP):
         load_model(str(folder))
 
 
 def test_tensors_that_do_not_belong_are_refused_by_name(folder):
     rewrite(folder, lambda tensors: tensors.update({"model.extra.weight": torch.zeros(2)}))
-    with pytest.raises(ModelError, match=r"1 tensors are unexpected, the first 'model\.extra\.weight'"):
+    with rejects(ModelError, "1 tensors", "unexpected", "model.extra.weight"):
         load_model(str(folder))
 
 
 def test_tensors_of_another_shape_are_refused(folder):
     rewrite(folder, lambda tensors: tensors.update({MLP: torch.zeros(3, 32)}))
-    with pytest.raises(ModelError, match=rf"tensor .{MLP}. has shape \(3, 32\), its config says"):
+    with rejects(ModelError, MLP, "(3, 32)"):
         load_model(str(folder))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_not_numbers_are_refused(folder, value):
     rewrite(folder, lambda tensors: tensors[MLP].view(-1)[3:4].fill_(value))
-    with pytest.raises(ModelError, match=rf"parameter {MLP} is not finite"):
+    with rejects(ModelError, MLP, "finite"):
         load_model(str(folder))
 
 
@@ -115,7 +112,7 @@ def test_model_code_is_not_run_by_default(folder):
     config["auto_map"] = {"AutoModelForCausalLM": "own.Model"}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "own.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
-    with pytest.raises(ModelError, match=r"brings its own code \(own\.Model\).*trust_remote_code=true"):
+    with rejects(ModelError, "own.Model", key="trust_remote_code", advice="trust_remote_code=true"):
         load_model(str(folder))
     assert not (folder / "ran").exists()
 
@@ -134,7 +131,7 @@ def test_loaded_parameters_are_aligned_wherever_the_file_has_them(folder):
 def test_a_config_with_values_of_the_wrong_type_is_refused_in_one_line(folder, wrong):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | wrong))
-    with pytest.raises(ModelError, match="cannot load the model") as caught:
+    with rejects(ModelError, "model of", advice="gagpo sft") as caught:
         load_model(str(folder))
     assert "\n" not in str(caught.value)
 
@@ -142,5 +139,5 @@ def test_a_config_with_values_of_the_wrong_type_is_refused_in_one_line(folder, w
 @pytest.mark.parametrize("text", ["[]", "5", "{"])
 def test_a_config_that_is_no_object_is_refused_in_one_line(folder, text):
     (folder / "config.json").write_text(text)
-    with pytest.raises(ModelError, match="cannot load the model"):
+    with rejects(ModelError, "model of", advice="gagpo sft"):
         load_model(str(folder))

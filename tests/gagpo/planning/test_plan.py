@@ -24,6 +24,7 @@ from gagpo.sft.small_model import create, train_tokenizer
 from tests.gagpo.distributed.conftest import start_ranks
 from tests.gagpo.planning.peaks import PROMPT, RESPONSE, ROWS, SIZES, Case, measured, model_of
 from tests.gagpo.planning.test_recipes import with_overrides
+from tests.rejections import rejects
 
 TOLERANCE = 0.15  # of the measured peak, either way
 PASSES = [(False, "float32"), (True, "float32"), (False, "bfloat16"), (True, "bfloat16")]
@@ -208,7 +209,7 @@ def test_only_an_adapter_has_gradients_and_moments_and_it_needs_no_reference(big
 
 
 def test_a_hub_model_that_is_not_cached_is_one_line(big):
-    with pytest.raises(ModelError, match="neither a folder nor cached, and a plan downloads nothing"):
+    with rejects(ModelError, "nobody/nothing", advice="hf download"):
         shape_of(with_overrides(big, ["model=nobody/nothing"]))
 
 

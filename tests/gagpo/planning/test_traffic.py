@@ -13,6 +13,7 @@ from gagpo.planning.traffic import Cluster, Passes, experience_bytes, passes_of,
 from gagpo.settings import load
 from gagpo.settings.resolve import resolve
 from tests.gagpo.planning.test_recipes import SHAPES
+from tests.rejections import rejects
 
 GB = 1e9
 
@@ -133,6 +134,6 @@ def test_the_parts_add_up():
 
 
 def test_an_unknown_gpu_is_named():
-    with pytest.raises(InvalidArgument, match=r"unknown GPU 'h10'; did you mean h100|unknown GPU 'h10'"):
+    with rejects(InvalidArgument, "GPU 'h10'"):
         rates_of("h10")
     assert all(rates.network <= 8 * rates.link for rates in GPUS.values())

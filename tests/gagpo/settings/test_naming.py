@@ -6,6 +6,7 @@ from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import SettingsError, load
 from gagpo.settings.naming import LONGEST_NAME, join_words, with_run_name, word_of
 from gagpo.training.launch import new_run
+from tests.rejections import rejects
 
 QUICK = "alfworld-quickstart"
 
@@ -51,7 +52,7 @@ def test_a_config_that_needs_its_overrides_is_named_by_them(tmp_path):
     text = "{name: half, model: to/come, algorithm: {preset: gagpo}, environment: {id: gagpo/Math-v0}, seed: bad}"
     config.write_text(text)
     assert with_run_name(config, ["seed=3"])[-1] == "name=half-seed3"
-    with pytest.raises(SettingsError, match="seed"):
+    with rejects(SettingsError, key="seed"):
         with_run_name(config, [])
 
 
@@ -63,12 +64,10 @@ def test_a_second_run_gets_another_folder_and_a_repeated_one_is_told_what_to_typ
             folder.write()
         assert folder.path == runs / name and RunFolder.open(folder.path).settings.name == name
     (runs / "corridor-2").mkdir()
-    with pytest.raises(SettingsError, match=r"holds a run already: resume it with `gagpo train --resume \S+/corridor`"):
-        new_run(config, [], runs)
-    with pytest.raises(SettingsError, match="or start another with name=corridor-3, or delete it"):
+    with rejects(SettingsError, "name=corridor-3", where=runs / "corridor", advice=f"--resume {runs / 'corridor'}`"):
         new_run(config, [], runs)
     finished = RunFolder.create(runs / "done", load(config, ["training.iterations=4"]))
     for stage in ("after", "average"):
         finished.evaluation(f"{stage}-test").write_text("{}")
-    with pytest.raises(SettingsError, match=r"is finished \(4 iterations\): extend it .*training\.iterations=8`"):
+    with rejects(SettingsError, "4 iterations", where="done", advice="training.iterations=8`"):
         new_run(config, ["name=done"], runs)

@@ -47,10 +47,10 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["rollout.tasks=0"], "rollout.tasks must be at least 1 (got 0)"),
         (["context.history=some"], "context.history"),
         (["context.prompt=shouting"], "unknown prompt 'shouting'"),
-        (["context.style=tags"], "style is renamed to context.prompt: write prompt: tags"),
+        (["context.style=tags"], "style is renamed to context.prompt; write prompt: tags"),
         (["algorithm=gagop"], "nearest: gagpo"),
         (["algorithm.lmbda=1"], "unknown key 'algorithm.lmbda'"),
-        (["rollout"], "looks like section.key=value"),
+        (["rollout"], "look like section.key=value"),
         (["rollout.workers=many"], "many': rollout.workers must be 'auto' or an integer (got 'many')"),
         (["context.prompt.action=[1]"], "[1]': context.prompt.action must be text or a mapping"),
         (
@@ -64,7 +64,7 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["engine=ollama"], "engine"),
         (["lam=0.5"], "unknown key 'lam'; the nearest valid key is 'algorithm.credit.lam'"),
         (["credit.lamda=0.5"], "unknown key 'credit'; the nearest valid key is 'algorithm.credit'"),
-        (["algorithm.credit.lamb=3"], "credit gagpo has no option 'lamb'; nearest: lam"),
+        (["algorithm.credit.lamb=3"], "credit gagpo: unknown option 'lamb'; nearest: lam"),
         (["algorithm.gate.negative=1"], "'algorithm.gate.negative' belongs to another choice than the one in 'algo"),
         (["algorithm.gate.lo=1"], "unknown key 'algorithm.gate.lo'; the nearest valid key is 'algorithm.gate.low'"),
         (["environment.kwargs.x=.inf"], "the value inf of x is not a finite number"),
@@ -127,34 +127,34 @@ def test_values_mean_what_yaml_1_2_says(config):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "names"),
     [
-        ("name: [", "not a YAML file"),
-        ("- a list", "must hold keys and values"),
-        ("name: x", "key 'model' is missing"),
-        ("rollout.tasks: 3", r"key 'rollout\.tasks' must be written in sections: rollout: \{tasks: \.\.\.\}$"),
-        ("model: m\na.b: 3", "unknown key 'a.b'"),
-        ("\x00\x01", "not a YAML file"),
-        ("[" * 5000 + "]" * 5000, "not a YAML file: nested too deeply"),
-        ("name: x\nmodel: m\nname: y", "line 3: the key name is written twice"),
-        ("name: &a [*a]", "an alias within its own value"),
-        ("seed: " + "9" * 5000, "a number that is too long"),
-        ('name: "\\ud800"', "half a character"),
-        ('name: "\\U99999999"', "an invalid escape"),
-        ("name: !!python/object/apply:os.abort []", "could not determine a constructor"),
-        ("a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + BOMB, "more than 100,000 values"),
-        ("1: x", "the key 1 is not text"),
+        ("name: [", ("YAML",)),
+        ("- a list", ("keys", "list")),
+        ("name: x", ("'model'", "missing")),
+        ("rollout.tasks: 3", ("'rollout.tasks'", "rollout: {tasks: ...}")),
+        ("model: m\na.b: 3", ("'a.b'",)),
+        ("\x00\x01", ("YAML",)),
+        ("[" * 5000 + "]" * 5000, ("YAML", "nested")),
+        ("name: x\nmodel: m\nname: y", ("line 3", "name", "twice")),
+        ("name: &a [*a]", ("alias",)),
+        ("seed: " + "9" * 5000, ("number", "too long")),
+        ('name: "\\ud800"', ("half a character",)),
+        ('name: "\\U99999999"', ("escape",)),
+        ("name: !!python/object/apply:os.abort []", ("constructor",)),
+        ("a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + BOMB, ("100,000 values",)),
+        ("1: x", ("key 1", "text")),
     ],
 )
-def test_wrong_files_are_explained(tmp_path, text, said):
+def test_wrong_files_are_explained(tmp_path, text, names):
     path = tmp_path / "run.yaml"
     path.write_text(text)
-    with pytest.raises(SettingsError, match=said):
+    with rejects(SettingsError, "run.yaml", *names):
         load(path)
 
 
 def test_a_missing_file_names_a_near_one():
-    with pytest.raises(SettingsError, match=r"nearest: alfworld-small"):
+    with rejects(SettingsError, advice="alfworld-small"):
         load(Path("configs/alfworld-smal.yaml"))
 
 
@@ -176,9 +176,9 @@ def test_an_option_may_follow_an_engine_that_is_given_by_name(config):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("my_confg", "; nearest: FOLDER/my_config.yaml (`gagpo list` shows those that ship)"),
-        ("my_confg.yaml", "; nearest: FOLDER/my_config.yaml (`gagpo list`"),
-        ("zzz.yaml", "zzz.yaml (`gagpo list` shows those that ship)"),
+        ("my_confg", "; nearest: FOLDER/my_config.yaml; `gagpo list` shows those that ship"),
+        ("my_confg.yaml", "; nearest: FOLDER/my_config.yaml; `gagpo list`"),
+        ("zzz.yaml", "zzz.yaml; `gagpo list` shows those that ship"),
     ],
 )
 def test_a_misspelt_config_names_the_users_own_files(tmp_path, name, message):
@@ -189,19 +189,19 @@ def test_a_misspelt_config_names_the_users_own_files(tmp_path, name, message):
 
 
 def test_a_misspelt_shipped_config_names_the_nearest():
-    with pytest.raises(SettingsError, match=r"nearest: alfworld-quickstart") as error:
+    with rejects(SettingsError, advice="alfworld-quickstart") as error:
         load("alfworld-quikstart")
     assert "webshop-small" not in str(error.value)
 
 
 @pytest.mark.parametrize("key", [".".join(["a"] * 1500), ".".join(["environment.kwargs", *"b" * 40])])
 def test_a_key_of_too_many_parts_is_one_error(key):
-    with pytest.raises(SettingsError, match="a key has at most 33 parts, got"):
+    with rejects(SettingsError, "33 parts"):
         load("alfworld-quickstart", [f"{key}=1"])
 
 
 def test_one_tracker_needs_no_brackets():
     """``trackers=wandb`` was refused for not being a list."""
     assert load("alfworld-quickstart", ["trackers=wandb"]).trackers == ["wandb"]
-    with pytest.raises(SettingsError, match="there is no tracker 'wandbb'; nearest: wandb"):
+    with rejects(SettingsError, key="trackers", where="override 'trackers=wandbb'", advice="wandb"):
         load("alfworld-quickstart", ["trackers=wandbb"])

@@ -17,6 +17,7 @@ from gagpo.sft.fit import STATE, SupervisedStateError, cosine_rate, fit, optimiz
 from gagpo.sft.rows import PROMPT, RESPONSE, SKIPPED, LabelledRow, labelled_rows, store_rows, stored_rows
 from gagpo.sft.run import prepare, sft
 from gagpo.sft.small_model import save_folder
+from tests.rejections import rejects
 
 
 def episode() -> Episode:
@@ -73,7 +74,7 @@ def test_unfinished_work_is_not_overwritten_for_other_settings(corridor, tmp_pat
     settings = load(corridor(), [f"model={tmp_path / 'm'}"])
     work = tmp_path / "m.under-way"
     prepare(settings, work, {RECIPE: '{"sft": {"noise": 0.75}}'}, quiet=True)
-    with pytest.raises(SettingsError, match=r"m\.under-way was started with other settings .*delete it to start again"):
+    with rejects(SettingsError, "other settings", where="m.under-way", advice="delete it"):
         sft(settings, quiet=True)
     assert (work / "rows.npz").exists()
 
@@ -118,5 +119,5 @@ def test_a_damaged_state_is_named(corridor, tmp_path):
     settings = load(corridor(), [f"model={tmp_path / 'm'}"])
     model, _, rows = prepare(settings, tmp_path / "work", {}, quiet=True)
     (tmp_path / "work" / STATE).write_bytes(b"PK\x03\x04 torn")
-    with pytest.raises(SupervisedStateError, match=r"supervised\.pt cannot be read"):
+    with rejects(SupervisedStateError, "read", where="supervised.pt"):
         fit(model, rows, settings, quiet=True, folder=tmp_path / "work")

@@ -11,6 +11,7 @@ import pytest
 
 from gagpo.base.errors import InvalidArgument, MissingPackage
 from gagpo.trackers import TRACKERS, require_trackers, tracking
+from tests.rejections import rejects
 
 SETTINGS = {"name": "run", "seed": 1, "optimizer": {"learning_rate": 1e-6}}
 
@@ -54,12 +55,12 @@ def test_a_tracker_in_one_file_outside_the_repository(own):
 
 
 def test_unknown_and_missing_trackers_say_what_to_do(own):
-    with pytest.raises(InvalidArgument, match=r"no tracker 'tensorbord'; nearest: tensorboard"):
+    with rejects(InvalidArgument, "'tensorbord'", advice="tensorboard"):
         TRACKERS.find("tensorbord")
     (own / "needy.py").write_text("import no_such_package_at_all")
-    with pytest.raises(MissingPackage, match="pip install no_such_package_at_all"):
+    with rejects(MissingPackage, advice="pip install no_such_package_at_all"):
         TRACKERS.find("needy:Tracker")
-    with pytest.raises(InvalidArgument, match="module 'lines_tracker' has no 'Line'"):
+    with rejects(InvalidArgument, "'Line'", where="tracker lines_tracker:Line"):
         TRACKERS.find("lines_tracker:Line")
 
 
@@ -124,10 +125,10 @@ def _quiet():
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("json:JSONEncoder", "tracker json:JSONEncoder has no method start: add it to the class"),
+        ("json:JSONEncoder", "tracker json:JSONEncoder has no method start; add it to the class"),
         (
             "json:decoder",
-            "tracker json:decoder is not a tracker: it must be a class with the methods start, log, close",
+            "tracker json:decoder is not a tracker; give a class with the methods start, log, close",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from gagpo.eval.viewer.credit import credit_of_run
 from gagpo.settings import SettingsError, load
 from tests.gagpo.collecting.test_collector import Walker, play
 from tests.gagpo.training.test_trainer import run, same, weights
+from tests.rejections import rejects
 
 
 class GenerousEnv(CorridorEnv):
@@ -81,7 +82,7 @@ def test_groups_are_kept_by_what_training_pays(corridor):
 
 
 def test_only_turns_that_know_their_success_can_pay_for_it():
-    with pytest.raises(BadTurns, match="give success_E"):
+    with rejects(BadTurns, key="success_E"):
         Turns.of([0.2], [0], [0]).with_success_reward()
 
 
@@ -103,7 +104,7 @@ def test_the_viewer_gives_the_credit_that_the_run_gave(corridor, tmp_path):
 
 
 def test_what_pays_is_one_of_two(corridor):
-    with pytest.raises(SettingsError, match="reward"):
+    with rejects(SettingsError, key="reward"):
         load(corridor(reward="return"))
     alone = load(corridor(reward="success"))
     assert alone.alone(alone.only_environment).reward == "success"

@@ -14,6 +14,7 @@ from gagpo.runs.checkpoint import CheckpointError
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import Trainer, train
+from tests.rejections import rejects
 
 
 def test_what_is_written_is_what_was_there_when_it_was_asked_for(corridor, tmp_path, monkeypatch):
@@ -54,7 +55,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_the_next_iteration(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoints.Saver, "_write", second_fails)
-    with pytest.raises(CheckpointError, match=r"iteration-000004 could not be written: No space left on device"):
+    with rejects(CheckpointError, "iteration-000004"):
         trainer.run()
     assert trainer.iteration in (4, 5, 6)
     assert [path.name for path in (folder.path / "checkpoints").iterdir()] == ["iteration-000002"]

@@ -14,6 +14,7 @@ from gagpo.runs import checkpoint as checkpoints
 from gagpo.runs.run_folder import RunFolder
 from gagpo.settings import load
 from gagpo.training.trainer import Trainer
+from tests.rejections import rejects
 
 CALLS = ("sleep", "wake", "load_weights", "submit", "generate", "collect")
 
@@ -85,10 +86,10 @@ def test_an_update_that_fails_leaves_an_engine_that_answers_nobody(tiny):
     request = Request(0, np.arange(5, 9, dtype=np.int32), 0)
     with pytest.raises(RuntimeError, match="burst"), weights_synced(engine, model):
         raise RuntimeError("burst")
-    with pytest.raises(ValueError, match="asleep"):
+    with rejects(ValueError, "asleep"):
         engine.load_weights(named_tensors(model))
     engine.wake()
-    with pytest.raises(ValueError, match="asleep"):  # there is room for weights, and none are in it
+    with rejects(ValueError, "asleep"):  # there is room for weights, and none are in it
         engine.generate([request], Sampling(max_tokens=2))
     engine.load_weights(named_tensors(model))
     assert engine.generate([request], Sampling(max_tokens=2))

@@ -28,6 +28,7 @@ from gagpo.settings import SettingsError, load
 from gagpo.training.events import EvaluationFinished
 from gagpo.training.launch import new_run
 from gagpo.training.trainer import Trainer, train
+from tests.rejections import rejects
 
 
 def run(config, folder, *overrides):
@@ -173,7 +174,7 @@ def test_a_poisoned_model_stops_the_run_and_keeps_the_evidence(corridor, tmp_pat
         return learn(episodes, iteration)
 
     trainer.learner.learn = poisoned
-    with pytest.raises(NonFiniteLoss, match=r"iteration 1: .*old_logprob.*nonfinite-0001"):
+    with rejects(NonFiniteLoss, "iteration 1", "old_logprob", "nonfinite-0001"):
         trainer.run()
     (line,) = (folder.path / "episodes" / "nonfinite-0001.jsonl").read_text().splitlines()
     assert json.loads(line)["sample"] == 3
@@ -182,11 +183,11 @@ def test_a_poisoned_model_stops_the_run_and_keeps_the_evidence(corridor, tmp_pat
 def test_a_run_folder_is_used_once_and_by_one_process(corridor, tmp_path):
     settings = load(corridor())
     folder = RunFolder.create(tmp_path / "run", settings)
-    with pytest.raises(SettingsError, match="--resume"):
+    with rejects(SettingsError, advice="--resume"):
         RunFolder.create(tmp_path / "run", settings)
-    with folder.locked(), pytest.raises(SettingsError, match="another process"), RunFolder.open(folder.path).locked():
+    with folder.locked(), rejects(SettingsError, "process"), RunFolder.open(folder.path).locked():
         pass
-    with pytest.raises(SettingsError, match="has no config"):
+    with rejects(SettingsError, "config"):
         RunFolder.open(tmp_path)
 
 
@@ -226,7 +227,7 @@ def test_a_second_start_of_a_name_changes_nothing_of_the_first(corridor, tmp_pat
     assert compared[0] == compared[1] and compared[0]
     assert len(refusals) == 1 and "another process is writing" in refusals[0]
     done = bytes_of(tmp_path)
-    with pytest.raises(SettingsError, match="holds a run already"):
+    with rejects(SettingsError, "run already", where="run"):
         train(third, quiet=True)
     assert bytes_of(tmp_path) == done
     assert RunFolder.open(tmp_path / "run").settings.seed == 0

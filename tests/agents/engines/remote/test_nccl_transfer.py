@@ -21,6 +21,7 @@ from gagpo.agents.engines.remote.server import ServerPlan, arguments
 from gagpo.base.errors import MissingPackage
 from gagpo.model.weights import WeightsError, named_tensors
 from tests.agents.engines.remote.fake_server import FakeServer, serving
+from tests.rejections import rejects
 
 
 @dataclasses.dataclass
@@ -201,7 +202,7 @@ def test_a_rank_that_updates_no_server_reads_all_tensors(tiny, router):
     tensors = ((passed.append(name) or (name, tensor)) for name, tensor in named_tensors(tiny[0]))
     assert transfer_of(tiny[0], router).update(tensors, "run:1", []) == []
     assert len(passed) == len(list(tiny[0].named_parameters()))
-    with pytest.raises(WeightsError, match="were not sent"):
+    with rejects(WeightsError, "not sent"):
         transfer_of(tiny[0], router).update([], "run:1", [])
 
 
@@ -217,9 +218,12 @@ def test_options_and_command_name_the_backend(tmp_path):
 
 def test_without_vllm_the_error_names_the_extra(tiny, router, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(
+    with rejects(
         MissingPackage,
-        match=r"needs vLLM .*pip install -c constraints\.txt -e '\.\[vllm\]', or set engine\.options\.tr",
+        "vLLM",
+        "pip install -c constraints.txt -e '.[vllm]'",
+        "engine.options.transfer=files",
+        key="engine.options.transfer",
     ):
         NcclTransfer(tiny[0], "float32", torch.device("cpu"), router.run, 5.0)
 

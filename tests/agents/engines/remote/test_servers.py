@@ -18,6 +18,7 @@ from gagpo.base.errors import InvalidArgument
 from gagpo.model.loading import ModelError
 from gagpo.model.weights import named_tensors
 from tests.agents.engines.remote.fake_server import answer_of, sampling_at, serving, spoiled
+from tests.rejections import rejects
 
 GREEDY = Sampling(0.0, max_tokens=6)
 
@@ -264,7 +265,7 @@ def test_the_error_says_why_each_server_was_lost(tiny, engine, servers):
 
 def test_a_request_that_a_server_refuses_is_not_repeated(tiny, engine, servers):
     servers[0].fault = servers[1].fault = "refuse"
-    with pytest.raises(RequestRejected, match="the prompt is no good"):
+    with rejects(RequestRejected, "the prompt is no good", where="/inference/v1/generate"):
         engine.generate(requests_of(tiny[1], 1), GREEDY)
     assert len(servers[0].asked) + len(servers[1].asked) == 1
     servers[0].fault = servers[1].fault = ""
@@ -273,7 +274,7 @@ def test_a_request_that_a_server_refuses_is_not_repeated(tiny, engine, servers):
 
 def test_an_unsuitable_server_names_the_command_to_start_it(tiny, engine, servers):
     servers[0].fault = servers[1].fault = "forbidden"
-    with pytest.raises(ReplicasLost, match=r"start the server with `python -m gagpo\.agents\.engines\.remote\.server"):
+    with rejects(ReplicasLost, "`python -m gagpo.agents.engines.remote.server"):
         engine.generate(requests_of(tiny[1], 1), GREEDY)
     servers[0].fault = servers[1].fault = ""
     engine.load_weights(named_tensors(tiny[0]))
@@ -313,7 +314,7 @@ def test_copied_weights_are_checked_while_the_model_trains_on(tiny, engine, serv
     assert tokens(engine, requests) == before != expected(tiny, requests)
     servers[0].deaf = servers[1].deaf = True
     change(tiny[0], 3)
-    with pytest.raises(ModelError, match="log-probabilities are"):
+    with rejects(ModelError, "log-probabilities"):
         engine.load_weights([(name, tensor.detach().clone()) for name, tensor in named_tensors(tiny[0])])
 
 
@@ -331,7 +332,7 @@ def test_an_untrained_copy_is_filled_with_the_weights_that_pass(tiny, engine, se
 def test_a_server_that_ignores_new_weights_is_refused(tiny, engine, servers):
     servers[1].deaf = True
     change(tiny[0])
-    with pytest.raises(ModelError, match=f"the vLLM server {servers[1].url}: log-probabilities are .* away from"):
+    with rejects(ModelError, "log-probabilities", where=f"the vLLM server {servers[1].url}"):
         engine.load_weights(named_tensors(tiny[0]))
 
 
@@ -363,13 +364,13 @@ def test_released_requests_get_no_response(tiny, engine, servers):
 
 def test_misuse_is_named(tiny, engine):
     ids = np.arange(5, 515, dtype=np.int32)
-    with pytest.raises(ValueError, match="need 513 tokens, the model's limit is 512"):
+    with rejects(ValueError, "513 tokens", "512", key="max_tokens"):
         engine.generate([Request(0, ids[:510], 0)], Sampling(max_tokens=3))
-    with pytest.raises(ValueError, match=r"temperature 0 or in \[0\.01, 2\.0\], got 0\.001"):
+    with rejects(ValueError, "0", "[0.01, 2.0]", "got 0.001", key="temperature"):
         engine.generate([Request(0, ids[:9], 0, 0.001)], Sampling(max_tokens=3))
     assert engine.generate([], Sampling()) == []
     engine.submit([Request(0, ids[:9], 0)], GREEDY)
-    with pytest.raises(InvalidArgument, match="under way"):
+    with rejects(InvalidArgument, "under way"):
         engine.load_weights(named_tensors(tiny[0]))
 
 

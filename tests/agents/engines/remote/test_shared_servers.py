@@ -15,6 +15,7 @@ from tests.agents.engines.remote.fake_server import serving
 from tests.agents.engines.remote.test_servers import change, expected, requests_of, tokens
 from tests.agents.engines.remote.test_started import Starter
 from tests.agents.engines.remote.threads import as_ranks
+from tests.rejections import rejects
 
 
 def engine_of(tiny, peers, **options):
@@ -163,8 +164,8 @@ def test_each_rank_finds_out_that_a_shared_server_does_not_load_the_weights(tiny
 
 
 def test_a_server_on_another_machine_needs_a_shared_folder(tiny):
-    with pytest.raises(
-        InvalidArgument, match=r"http://192\.0\.2\.7:8000 is on another machine: set engine\.options\.f"
+    with rejects(
+        InvalidArgument, key="folder", where="the server http://192.0.2.7:8000", advice="engine.options.folder"
     ):
         engine_of(tiny, None, urls=["http://192.0.2.7:8000"])
 

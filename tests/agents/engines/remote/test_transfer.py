@@ -20,6 +20,7 @@ from gagpo.base.background import JobTimeout
 from gagpo.distributed.errors import RankFailed
 from gagpo.model.weights import WeightsError, named_tensors
 from tests.agents.engines.remote.threads import as_ranks
+from tests.rejections import rejects
 
 
 class FakeClient:
@@ -83,7 +84,7 @@ def test_an_interrupted_write_leaves_nothing(tiny, tmp_path):
 def test_a_disk_that_hangs_is_an_error_at_the_deadline(tiny, tmp_path, monkeypatch):
     released = threading.Event()
     monkeypatch.setattr(transfer, "save_file", lambda *_, **__: released.wait(30))
-    with pytest.raises(JobTimeout, match=r"writing weights for the servers took more than 0\.2 s: check the disk"):
+    with rejects(JobTimeout, "0.2", where="writing weights for the servers"):
         transfer_of(tiny[0], tmp_path, deadline=0.2).update(named_tensors(tiny[0]), "run:1", [])
     released.set()
 
@@ -125,12 +126,12 @@ def test_a_rank_that_cannot_write_still_reads_all_tensors_and_ends_the_others(ti
 
 def test_tensors_of_another_model_are_refused(tiny, tmp_path):
     way, tensors = transfer_of(tiny[0], tmp_path), list(named_tensors(tiny[0]))
-    for wrong, message in (
-        (tensors[1:], "1 parameters were not sent"),
+    for wrong, name in (
+        (tensors[1:], "1 parameters"),
         ([tensors[0], *tensors], "came twice"),
         ([(tensors[0][0], tensors[0][1][:1]), *tensors[1:]], "has shape"),
     ):
-        with pytest.raises(WeightsError, match=message):
+        with rejects(WeightsError, name):
             way.update(wrong, "run:1", [])
     assert not list(tmp_path.iterdir())
 

@@ -16,6 +16,7 @@ from gagpo.agents.engines.remote.weight_folder import (
     remove_leftovers,
 )
 from gagpo.base.errors import InvalidArgument
+from tests.rejections import rejects
 
 Usage = namedtuple("Usage", "free")
 KEEPS = """
@@ -58,7 +59,7 @@ def test_shared_memory_beyond_the_control_groups_limit_is_no_room(places, tmp_pa
 
 def test_no_room_anywhere_names_the_option(places):
     places |= {"shm": 0, "tmp": 10**9}
-    with pytest.raises(InvalidArgument, match=r"take 15\.2 GB: .*0\.0 GB free and .* 1\.0 GB; set engine\.options\.fo"):
+    with rejects(InvalidArgument, "15.2 GB", "0.0 GB", "1.0 GB", advice="engine.options.folder"):
         parent_of_files(15_200_000_000)
 
 

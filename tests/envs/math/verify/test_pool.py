@@ -258,7 +258,7 @@ def test_a_forked_copy_has_its_own_processes(pool):
 
 def test_a_process_that_cannot_start_says_why(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with VerifyPool() as pool, pytest.raises(ChildFailed, match=r"a verifier process does not start: it ended \(1\)"):
+    with VerifyPool() as pool, rejects(ChildFailed, "ended (1)", where="a verifier process"):
         pool.compare("x + 1", "1 + x")
     assert pool.processes == []
 

@@ -9,6 +9,7 @@ from gagpo.envs.terminal.backends import bubblewrap
 from gagpo.envs.terminal.backends.base import EpisodeLimits
 from gagpo.envs.terminal.backends.container import ContainerSandbox, arguments
 from gagpo.envs.terminal.tree import file
+from tests.rejections import rejects
 
 
 @pytest.mark.parametrize("engine", ["podman", "docker"])
@@ -41,13 +42,13 @@ def test_a_missing_image_is_named(tmp_path, monkeypatch):
     stand_in(
         tmp_path, monkeypatch, "echo 'Trying to pull x...' >&2; echo 'Error: unable to pull x: no host' >&2; exit 125"
     )
-    with pytest.raises(SandboxUnavailable, match="podman cannot run the image x: Error: unable to pull x: no host"):
+    with rejects(SandboxUnavailable, "podman", "image x", "no host"):
         ContainerSandbox("podman", "x").start({})
 
 
 def test_a_missing_engine_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SandboxUnavailable, match="docker is not installed; install it, or use backend=bubblewrap"):
+    with rejects(SandboxUnavailable, "docker", advice="backend=bubblewrap"):
         ContainerSandbox("docker", "x").start({})
 
 

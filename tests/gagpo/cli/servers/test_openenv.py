@@ -1,11 +1,10 @@
 """The command that serves an environment over OpenEnv."""
 
-import pytest
-
 from gagpo.base.errors import MissingPackage
 from gagpo.cli import servers
 from gagpo.cli.servers.openenv import openenv
 from gagpo.envs.lookup import UnknownEnvironment
+from tests.rejections import rejects
 
 
 def test_advice_names_the_command():
@@ -14,5 +13,5 @@ def test_advice_names_the_command():
 
 def test_serving_what_is_not_there_is_refused():
     """With OpenEnv installed or without: the one is missing, or the other."""
-    with pytest.raises((MissingPackage, UnknownEnvironment), match=r"needs OpenEnv|environment 'gagpo/No-v0'"):
+    with rejects((MissingPackage, UnknownEnvironment)):
         openenv("gagpo/No-v0", port=0)

@@ -15,6 +15,7 @@ from gagpo.model.flat.attention import forward
 from gagpo.model.flat.packed import PackedRows
 from gagpo.model.flat.slots import SlotCache
 from gagpo.sft.small_model import ModelShape, build
+from tests.rejections import rejects
 
 
 def own_logits(model, rows):
@@ -123,7 +124,7 @@ def test_growing_drops_the_slots_that_are_no_longer_used():
 
 def test_calling_the_model_without_a_layout_is_refused(tiny):
     model, _ = tiny
-    with pytest.raises(ValueError, match=r"attention\.forward"):
+    with rejects(ValueError, "attention.forward"):
         model(torch.tensor([[1, 2]]), use_cache=False)
 
 

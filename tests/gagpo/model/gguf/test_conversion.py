@@ -13,6 +13,7 @@ from gagpo.model.gguf.conversion import convert
 from gagpo.model.gguf.file import ConversionError
 from tests.gagpo.model.gguf_files import HEADS, WIDTH, WORDS, tensors_of, write_gguf
 from tests.oracles.gguf_forward import Forward
+from tests.rejections import rejects
 
 IDS = [1, 40, 7, 98, 55, 2, 40, 61, 13, 99, 5, 70]
 Q8 = gguf.GGMLQuantizationType.Q8_0
@@ -85,10 +86,10 @@ def test_all_parts_of_a_split_file_are_read_whichever_is_named(tmp_path, monkeyp
     assert folder.name == "m"
     assert np.abs(logits_of(folder, IDS) - Forward(*paths).logits(IDS)).max() < 1e-4
     paths[2].unlink()
-    with pytest.raises(ConversionError, match=r"m-00003-of-00003\.gguf cannot be read: it is missing.*all 3 parts"):
+    with rejects(ConversionError, "3 parts", where="m-00003-of-00003.gguf"):
         pretrained.convert_file(paths[0], tmp_path / "out")
     paths[0].rename(tmp_path / "alone.gguf")
-    with pytest.raises(ConversionError, match=r"alone\.gguf is part 0 \(from 0\) of 3 by its metadata"):
+    with rejects(ConversionError, "part 0 (from 0) of 3", where="alone.gguf"):
         pretrained.convert_file(tmp_path / "alone.gguf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -97,11 +98,11 @@ def test_parts_of_different_files_are_refused(tmp_path):
     write_gguf(tmp_path / "m.gguf", parts=2)
     write_gguf(tmp_path / "n.gguf", parts=2, tensors=dict(list(tensors_of().items())[:5]))
     (tmp_path / "n-00002-of-00002.gguf").replace(tmp_path / "m-00002-of-00002.gguf")
-    with pytest.raises(ConversionError, match=r"hold 8 tensors, its metadata says 11"):
+    with rejects(ConversionError, "8 tensors", "11"):
         convert(tmp_path / "m-00001-of-00002.gguf", tmp_path / "out")
     (tmp_path / "m-00001-of-00002.gguf").replace(tmp_path / "m-00002-of-00002.gguf")
     (tmp_path / "n-00001-of-00002.gguf").replace(tmp_path / "m-00001-of-00002.gguf")
-    with pytest.raises(ConversionError, match=r"m-00002-of-00002\.gguf is part 0 \(from 0\)"):
+    with rejects(ConversionError, "part 0", where="m-00002-of-00002.gguf"):
         convert(tmp_path / "m-00001-of-00002.gguf", tmp_path / "out")
 
 
@@ -121,67 +122,67 @@ def damaged():
 
 MISSING = {
     **{
-        name: (without(name), rf"tensor {name} is missing: the file is incomplete")
+        name: (without(name), (name, "missing"))
         for name in ("blk.1.ffn_up.weight", "output_norm.weight", "token_embd.weight", "blk.0.attn_norm.weight")
     },
-    "a block": (without("blk.1."), r"block 1 \(blk\.1\.\*\) are missing"),
-    "a bias": (shaped("blk.0.attn_q.bias", WIDTH), r"blk\.0\.attn_q\.bias does not belong"),
-    "a third block": (shaped("blk.2.attn_norm.weight", WIDTH), r"blk\.2\.attn_norm\.weight does not belong"),
-    "an expert": (shaped("blk.0.ffn_gate_exps.weight", 2, 4, 4), r"blk\.0\.ffn_gate_exps\.weight does not belong"),
-    "factors of long texts": (shaped("rope_factors_long.weight", 16), r"rope_factors_long\.weight does not belong"),
-    "a shape": (shaped("blk.1.ffn_up.weight", 8, WIDTH), r"blk\.1\.ffn_up\.weight has shape \[8, 64\], .* \[96, 64\]"),
-    "not a number": (damaged(), r"blk\.0\.ffn_up\.weight contains numbers that are not finite"),
-    "rotary factors": (shaped("rope_freqs.weight", 5), r"rope_freqs\.weight has shape \[5\], a head needs \[16\]"),
+    "a block": (without("blk.1."), ("block 1 (blk.1.*)",)),
+    "a bias": (shaped("blk.0.attn_q.bias", WIDTH), ("blk.0.attn_q.bias", "belong")),
+    "a third block": (shaped("blk.2.attn_norm.weight", WIDTH), ("blk.2.attn_norm.weight", "belong")),
+    "an expert": (shaped("blk.0.ffn_gate_exps.weight", 2, 4, 4), ("blk.0.ffn_gate_exps.weight", "belong")),
+    "factors of long texts": (shaped("rope_factors_long.weight", 16), ("rope_factors_long.weight", "belong")),
+    "a shape": (shaped("blk.1.ffn_up.weight", 8, WIDTH), ("blk.1.ffn_up.weight", "[8, 64]", "[96, 64]")),
+    "not a number": (damaged(), ("blk.0.ffn_up.weight", "finite")),
+    "rotary factors": (shaped("rope_freqs.weight", 5), ("rope_freqs.weight", "[5]", "[16]")),
     "odd factors": (
         tensors_of(blocks=2) | rotary(np.linspace(9, 1, 16)),
-        r"factors of tensor rope_freqs\.weight are not",
+        ("rope_freqs.weight",),
     ),
 }
 
 
-@pytest.mark.parametrize(("tensors", "said"), MISSING.values(), ids=MISSING)
-def test_missing_surplus_and_wrong_tensors_are_named(tmp_path, tensors, said):
+@pytest.mark.parametrize(("tensors", "names"), MISSING.values(), ids=MISSING)
+def test_missing_surplus_and_wrong_tensors_are_named(tmp_path, tensors, names):
     write_gguf(tmp_path / "m.gguf", tensors=tensors, block_count=2)
-    with pytest.raises(ConversionError, match=rf"m\.gguf: .*{said}"):
+    with rejects(ConversionError, *names, where="m.gguf"):
         pretrained.convert_file(tmp_path / "m.gguf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 KEYS = {
-    "block_count": ({"block_count": None}, r"llama\.block_count must be a whole number of at least 1 \(got None\)"),
-    "epsilon": ({"attention__layer_norm_rms_epsilon": None}, r"layer_norm_rms_epsilon must be a number"),
-    "experts": ({"expert_count": 8}, r"llama\.expert_count = 8 is not supported"),
-    "scale": ({"attention__scale": 0.1}, r"llama\.attention\.scale = 0\.1\d* is not supported"),
-    "window": ({"attention__sliding_window": 32}, r"llama\.attention\.sliding_window = 32 is not supported"),
-    "partial": ({"rope__dimension_count": 16, "attention__key_length": 32}, r"must be equal \(got \[32, 16\]\)"),
-    "longrope": ({"rope__scaling__type": "longrope"}, r"rope\.scaling\.type 'longrope' is not supported"),
-    "a factor": ({"rope__scaling__factor": 0.5}, r"factor of rope\.scaling must be at least 1"),
-    "text": ({"rope__scaling__factor": "4"}, r"rope\.scaling\.factor must be of type float"),
+    "block_count": ({"block_count": None}, ("llama.block_count", "got None")),
+    "epsilon": ({"attention__layer_norm_rms_epsilon": None}, ("layer_norm_rms_epsilon",)),
+    "experts": ({"expert_count": 8}, ("llama.expert_count = 8",)),
+    "scale": ({"attention__scale": 0.1}, ("llama.attention.scale = 0.1",)),
+    "window": ({"attention__sliding_window": 32}, ("llama.attention.sliding_window = 32",)),
+    "partial": ({"rope__dimension_count": 16, "attention__key_length": 32}, ("[32, 16]",)),
+    "longrope": ({"rope__scaling__type": "longrope"}, ("rope.scaling.type 'longrope'",)),
+    "a factor": ({"rope__scaling__factor": 0.5}, ("factor of rope.scaling", "got 0.5")),
+    "text": ({"rope__scaling__factor": "4"}, ("rope.scaling.factor", "float")),
     "extrapolation": (
         {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0, "rope__scaling__yarn_ext_factor": 0.5},
-        r"yarn_ext_factor is not supported",
+        ("yarn_ext_factor",),
     ),
-    "heads": ({"attention__head_count_kv": 3}, r"do not fit together"),
-    "vocabulary": ({"vocab_size": 7}, rf"has {len(WORDS)} rows, its metadata says"),
+    "heads": ({"attention__head_count_kv": 3}, ("heads", "3 of them")),
+    "vocabulary": ({"vocab_size": 7}, ("token_embd.weight", f"{len(WORDS)} rows")),
 }
 
 
-@pytest.mark.parametrize(("values", "said"), KEYS.values(), ids=KEYS)
-def test_metadata_that_would_give_another_model_is_named(tmp_path, values, said):
+@pytest.mark.parametrize(("values", "names"), KEYS.values(), ids=KEYS)
+def test_metadata_that_would_give_another_model_is_named(tmp_path, values, names):
     write_gguf(tmp_path / "m.gguf", **values)
-    with pytest.raises(ConversionError, match=rf"m\.gguf: .*{said}"):
+    with rejects(ConversionError, *names, where="m.gguf"):
         convert(tmp_path / "m.gguf", tmp_path / "out")
 
 
 def test_unsupported_architectures_and_quantisations_are_named(tmp_path):
     write_gguf(tmp_path / "m.gguf", arch="gemma3")
-    with pytest.raises(ConversionError, match=r"architecture 'gemma3' is not supported; choose a file of llama, qwen2"):
+    with rejects(ConversionError, "gemma3", advice="qwen2"):
         convert(tmp_path / "m.gguf", tmp_path / "out")
     tensors = tensors_of() | {"blk.0.ffn_up.weight": np.ones((96, 64), np.int8)}
     write_gguf(tmp_path / "m.gguf", tensors=tensors)
-    with pytest.raises(ConversionError, match=r"tensor blk\.0\.ffn_up\.weight: quantisation I8 is not supported"):
+    with rejects(ConversionError, "blk.0.ffn_up.weight", "I8"):
         convert(tmp_path / "m.gguf", tmp_path / "out")
     tensors = tensors_of() | rotary(LLAMA3)
     write_gguf(tmp_path / "m.gguf", tensors=tensors, rope__scaling__factor=2.0)
-    with pytest.raises(ConversionError, match=r"scaled by rope_freqs\.weight and by llama\.rope\.scaling\.type linear"):
+    with rejects(ConversionError, "rope_freqs.weight", "llama.rope.scaling.type"):
         convert(tmp_path / "m.gguf", tmp_path / "out")
