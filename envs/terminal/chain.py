@@ -46,8 +46,8 @@ def _moved_node(node: Node, name: str) -> Node:
 def _in_folders(folders: Sequence[str], commands: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """The commands of each task in its folder, from the folder of the task before."""
     lines: list[str] = []
-    for number, (name, own) in enumerate(zip(folders, commands, strict=True)):
-        lines += [f"cd ../{name}" if number else f"cd {name}", *own]
+    for number, (name, solution) in enumerate(zip(folders, commands, strict=True)):
+        lines += [f"cd ../{name}" if number else f"cd {name}", *solution]
     return tuple(lines)
 
 
