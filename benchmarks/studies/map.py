@@ -278,7 +278,7 @@ def picture(rows: Path, world: str, output: Path) -> list[Path]:
         axis.set_xticks(shown.limits)
         plain_axes(axis)
     axes[0].set_ylabel("points over GRPO", fontsize=8, color=GREY)
-    axes[0].legend(title="recognised", fontsize=7, title_fontsize=7, frameon=False)
+    axes[-1].legend(title="recognised", fontsize=7, title_fontsize=7, frameon=False, loc="lower left")
     figure.supxlabel("limit of turns; band: 95 % interval over seeds", fontsize=8, color=GREY)
     light = write_figure(figure, output)
     return [light, darkened(light)]

@@ -139,14 +139,7 @@ class TerminalEnv(ToolEnv):
                 f"command_timeout must be above 0 and at most 3600 seconds (got {command_timeout})",
                 key="command_timeout",
             )
-        for name, value, low in (
-            ("size", size, 0),
-            ("test_size", test_size, 0),
-            ("chain", chain, 1),
-            ("max_output", max_output, 100),
-        ):
-            if value < low:
-                raise InvalidArgument(f"{name} must be at least {low} (got {value})", key=name)
+        _require_least(size=(size, 0), test_size=(test_size, 0), chain=(chain, 1), max_output=(max_output, 100))
         if memory < 16:
             raise InvalidArgument(f"memory must be at least 16 MiB (got {memory})", key="memory")
         self.levels = _levels(levels)
@@ -331,6 +324,13 @@ class TerminalEnv(ToolEnv):
 def _require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
         raise InvalidArgument(f"{name} must be one of {', '.join(choices)} (got {value!r:.80})", key=name)
+
+
+def _require_least(**numbers: tuple[int, int]) -> None:
+    """numbers: value and minimum of each argument."""
+    for name, (value, low) in numbers.items():
+        if value < low:
+            raise InvalidArgument(f"{name} must be at least {low} (got {value})", key=name)
 
 
 def _levels(levels: Sequence[int] | int) -> tuple[int, ...]:

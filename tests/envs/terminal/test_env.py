@@ -178,6 +178,7 @@ def test_an_environment_that_is_dropped_ends_its_sandbox(sandbox):
         ({"image": "x"}, "takes no image"),
         ({"command_timeout": 0}, "command_timeout must be above 0"),
         ({"size": -1}, "size must be at least 0"),
+        ({"chain": 0}, "chain must be at least 1"),
         ({"memory": 1}, "memory must be at least 16"),
         ({"levels": 9}, "levels must be numbers from 1 to 3"),
         ({"levels": []}, "levels must be numbers"),
