@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.studies import map as map_study
+from benchmarks.studies.rows import read_rows as read_raw_rows
 from gagpo.eval.study import Method, Study, read_rows
 from gagpo.eval.units import PERCENT, p_value
 
@@ -221,8 +225,37 @@ def quickstart_claims() -> Iterator[Claim]:
     )
 
 
+def map_claims() -> Iterator[Claim]:
+    """Where turn-level credit pays: gains over GRPO by limit of turns and share of recognised states."""
+    rooms = map_study.Map(list(read_raw_rows(map_study.FOLDER / "map.jsonl")), "small")
+    cells = {
+        (name, limit, share): rooms.gains(name, limit, share)
+        for name in rooms.methods
+        for limit in rooms.limits
+        for share in map_study.RECOGNISED
+    }
+    gain = {cell: map_study.gain_text(gains, None) for cell, gains in cells.items()}
+    gagpo, graph, both = "gagpo-state", "graph", "graph_episode"
+    yield Claim(
+        "docs/results.md",
+        f"Graph value minus GRPO is {gain[graph, 10, 1.0]} points of area in 10 turns and {gain[graph, 40, 1.0]} in "
+        f"40, GAGPO minus GRPO {gain[gagpo, 10, 1.0]} and {gain[gagpo, 40, 1.0]}. Where no state is recognised, graph "
+        f"value is at {gain[graph, 40, 0.0]} in 40 turns; with GRPO's advantage added (`episode_weight: 1`) at "
+        f"{gain[both, 40, 0.0]}, and at {gain[both, 40, 1.0]} where all are.",
+    )
+    assert not any(all(sum(cells[cell]) > 0 for cell in cells if cell[0] == name) for name in rooms.methods)
+    yield Claim("docs/results.md", "No credit gains in every cell.")
+
+
 def terminal_claims() -> Iterator[Claim]:
     """Shell tasks."""
+    long = {label: method("terminal-long", label) for label in ("gagpo", "grpo", "gigpo", "graph value")}
+    after = {label: PERCENT.spread(each.mean("after")) for label, each in long.items()}
+    yield Claim(
+        "docs/terminal.md",
+        f"{100 * long['gagpo'].mean('before').value:.1f} to {after['gagpo']} % (GRPO {after['grpo']}, "
+        f"GiGPO {after['gigpo']}, graph value {after['graph value']})",
+    )
     gagpo = method("terminal", "gagpo")
     yield Claim("README.md", f"| {100 * gagpo.mean('before').value:.1f} % | {PERCENT.spread(gagpo.mean('after'))} % |")
 
@@ -247,6 +280,7 @@ def claims() -> list[Claim]:
         *released_claims(),
         *chat_model_claims(),
         *quickstart_claims(),
+        *map_claims(),
         *terminal_claims(),
     ]
 

@@ -126,6 +126,19 @@ STUDIES = PAPERS | {
             "optimizer.lr_scheduler=constant",
         ],
     ),
+    "terminal-long": Study(  # three tasks in an episode, set in advance in lab/log.md; `gagpo sft terminal-long` first
+        "configs/terminal-long.yaml",
+        {
+            **{name: preset("gagpo", f"algorithm.credit={{name: {name}}}") for name in ("gagpo", "grpo", "gigpo")},
+            "graph value": preset("gagpo", "algorithm.credit={name: gagpo, proxy: graph, lam: 0}"),
+        },
+        split="test",
+        chosen_on="validation",
+        common=[
+            *("evaluation.tasks=100", "evaluation.every=0", "training.max_turns=3000", "training.ema=false"),
+            *("rollout.tasks=8", "optimizer.learning_rate=3e-4", "optimizer.lr_scheduler=constant"),
+        ],
+    ),
     "smollm2-gsm8k": Study(  # run `gagpo sft gsm8k-smollm2` first; the test problems are for `gagpo eval`, at the end
         "configs/gsm8k-smollm2.yaml",
         {name: preset(name) for name in ("gagpo", "grpo")},

@@ -79,8 +79,10 @@ class ScriptedAgent:
         pass
 
 
-def start(name: str, success: float, folder: Path) -> SmallPolicy:
+def start(name: str, success: float, folder: Path, env: StudyEnv | None = None) -> SmallPolicy:
     """A policy that succeeds at about ``success`` of the training tasks; made once, and kept in ``folder``.
+
+    env: the environment of this name; by default the one of ``ENVIRONMENTS_TRIED``.
 
     It imitates a few demonstrations, and its weights are then scaled, which makes it more or less decided.
     """
@@ -88,8 +90,9 @@ def start(name: str, success: float, folder: Path) -> SmallPolicy:
     policy = SmallPolicy()
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        _imitate(policy, ENVIRONMENTS_TRIED[name])
-        _scale(policy, ENVIRONMENTS_TRIED[name], success)
+        env = env or ENVIRONMENTS_TRIED[name]
+        _imitate(policy, env)
+        _scale(policy, env, success)
         torch.save(policy.state_dict(), file)
     policy.load_state_dict(torch.load(file, weights_only=True))
     return policy

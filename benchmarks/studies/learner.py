@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "milegpo-state": {"name": "milegpo", "state_key": "state"},
     "graph": {"name": "gagpo", "state_key": "state", "proxy": "graph", "lam": 0.0},
     "graph_sum": {"name": "weighted_sum", "state_key": "state"},
+    "graph_episode": {"name": "gagpo", "state_key": "state", "proxy": "graph", "lam": 0.0, "episode_weight": 1.0},
 }
 """The credits that are compared. Everything else is the same for all: one ratio per action, clip .2, mean over actions,
 no KL."""
@@ -54,8 +55,18 @@ class Progress:
     stats: dict[str, float]
 
 
-def train(policy: SmallPolicy, env: StudyEnv, method: str, rate: float, seed: int) -> Iterator[Progress]:
-    """Train ``policy`` until ``environment.turns`` turns have been played; yields after every iteration."""
+def train(
+    policy: SmallPolicy,
+    env: StudyEnv,
+    method: str,
+    rate: float,
+    seed: int,
+    degrade: Callable[[Sequence[Episode]], Sequence[Episode]] = lambda episodes: episodes,
+) -> Iterator[Progress]:
+    """Train ``policy`` until ``environment.turns`` turns have been played; yields after every iteration.
+
+    degrade: what the credit sees of the episodes, such as noisy rewards; progress is measured on the true ones.
+    """
     algorithm = algorithm_of(method)
     optimizer = torch.optim.Adam(
         [{"params": [policy.weight], "lr": rate}, {"params": [policy.value_weight], "lr": CRITIC_RATE}]
@@ -74,7 +85,8 @@ def train(policy: SmallPolicy, env: StudyEnv, method: str, rate: float, seed: in
             episodes, _ = rollout(SmallAgent(policy), pool, jobs)
             iteration += 1
             played += sum(len(episode.turns) for episode in episodes)
-            yield Progress(played, success_rate(episodes), learn(policy, optimizer, episodes, algorithm, rng))
+            stats = learn(policy, optimizer, degrade(episodes), algorithm, rng)
+            yield Progress(played, success_rate(episodes), stats)
 
 
 def learn(

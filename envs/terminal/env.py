@@ -36,7 +36,7 @@ from gagpo.envs.tools.env import ToolEnv
 MAX_COMMAND = 20_000  # characters
 SUBMIT = "submit"
 Form = Literal["text", "tools"]
-_GENERATED = frozenset({"families", "levels", "size", "test_size", "seed", "words"})
+_GENERATED = frozenset({"families", "levels", "size", "test_size", "seed", "words", "chain"})
 
 
 class _Bash(Arguments):
@@ -86,6 +86,7 @@ class TerminalEnv(ToolEnv):
     size, test_size: number of generated tasks in the training split, and in each other split.
     seed: for the generated tasks.
     words: in the training split, ``listed`` names files by sixty words; ``invented`` makes up names for each task.
+    chain: a generated task consists of so many tasks of different families, each in a folder of its own.
     form: ``text`` takes commands; ``tools`` calls of bash, read, write, edit and submit.
     backend: ``bubblewrap``, ``podman``, ``docker``, or ``harbor:NAME`` for a backend of the package harbor.
     image: of all backends but bubblewrap.
@@ -128,6 +129,7 @@ class TerminalEnv(ToolEnv):
         max_output: int = 2000,
         memory: int = 256,
         show_changes: bool = False,
+        chain: int = 1,
     ):
         super().__init__(split, max_turns, expert, render_mode)
         _require_choice("form", form, get_args(Form))
@@ -137,9 +139,7 @@ class TerminalEnv(ToolEnv):
                 f"command_timeout must be above 0 and at most 3600 seconds (got {command_timeout})",
                 key="command_timeout",
             )
-        for name, value, low in (("size", size, 0), ("test_size", test_size, 0), ("max_output", max_output, 100)):
-            if value < low:
-                raise InvalidArgument(f"{name} must be at least {low} (got {value})", key=name)
+        _require_least(size=(size, 0), test_size=(test_size, 0), chain=(chain, 1), max_output=(max_output, 100))
         if memory < 16:
             raise InvalidArgument(f"memory must be at least 16 MiB (got {memory})", key="memory")
         self.levels = _levels(levels)
@@ -149,6 +149,7 @@ class TerminalEnv(ToolEnv):
         self.test_size = test_size
         self.seed = seed
         self.words = words
+        self.chain = chain
         self.form = form
         self.tools = TOOLS if form == "tools" else ()
         self.command_timeout = command_timeout
@@ -175,7 +176,7 @@ class TerminalEnv(ToolEnv):
         training = split == "train"
         size = self.size if training else self.test_size
         invent = training and self.words == "invented"
-        return generate_tasks(split, size, self.families, self.levels, self.seed, invent)
+        return generate_tasks(split, size, self.families, self.levels, self.seed, invent, self.chain)
 
     # Episodes ---------------------------------------------------------------------------------------------------------
 
@@ -323,6 +324,13 @@ class TerminalEnv(ToolEnv):
 def _require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
         raise InvalidArgument(f"{name} must be one of {', '.join(choices)} (got {value!r:.80})", key=name)
+
+
+def _require_least(**numbers: tuple[int, int]) -> None:
+    """numbers: value and minimum of each argument."""
+    for name, (value, low) in numbers.items():
+        if value < low:
+            raise InvalidArgument(f"{name} must be at least {low} (got {value})", key=name)
 
 
 def _levels(levels: Sequence[int] | int) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ class Final:
     def __init__(self, tree: Tree, sandbox: Sandbox, processes: Sequence[str] = ()):
         self.tree = tree
         self.processes = processes
-        self._sandbox = sandbox
+        self.sandbox = sandbox
 
     def text(self, path: str) -> str | None:
         """The text of a regular file; None if there is none, or a link."""
@@ -58,8 +58,8 @@ class Final:
 
         more: files that are laid over the tree before.
         """
-        self._sandbox.start({**self.tree, **(more or {})})
-        return self._sandbox.run(command, JUDGE_SECONDS)
+        self.sandbox.start({**self.tree, **(more or {})})
+        return self.sandbox.run(command, JUDGE_SECONDS)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,18 @@
 """Every study prints its table from the stored rows, and runs with tiny numbers."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from benchmarks.studies import calls, environments, losses, mixture, ratios, seeds, truth
+from benchmarks.studies import map as map_study
 from benchmarks.studies.environments import StudyEnv
+from benchmarks.studies.learner import algorithm_of
 from benchmarks.studies.rows import FOLDER, read_rows
-from gagpo.credit import CREDITS
+from gagpo.credit import CREDITS, turns_for
+from gagpo.data import Episode, Turn
 from tests.gagpo.conftest import CORRIDOR as CORRIDOR_CONFIG
 
 CORRIDOR = "gagpo.envs.testing:gagpo-test/Corridor-v0"
@@ -45,7 +50,7 @@ def test_the_stored_rows_name_no_credit_that_is_gone():
 def corridor(monkeypatch, tmp_path):
     """The corridor as the only environment of the studies of a small policy."""
     env = StudyEnv(CORRIDOR, SHORT, "test", 100)
-    for module in (environments, seeds, truth):
+    for module in (environments, seeds, truth, map_study):
         monkeypatch.setitem(module.ENVIRONMENTS_TRIED, "small", env)
     monkeypatch.setenv("GAGPO_DATA", str(tmp_path / "data"))
     return tmp_path
@@ -107,3 +112,64 @@ def test_mixture_runs_the_mixture_and_its_specialists(warm_model, tmp_path):
     ]
     assert mixture.STUDY.main(["run", *locations]) == 0 and len(list(read_rows(tmp_path / "mixture.jsonl"))) == 4
     assert mixture.STUDY.main(["table", *locations]) == 0
+
+
+def episode_of(outcome, seed, length=6):
+    turns = [Turn(f"text {i}", "go", "go", reward=0.0, state=f"state {i}") for i in range(length)]
+    turns[-1] = replace(turns[-1], reward=float(outcome))
+    return Episode("task", seed=seed, turns=turns, success=outcome)
+
+
+def test_hidden_states_are_unique_and_as_many_as_the_share_says():
+    """Two visits of a hidden state must never be equal, and the first state stays readable."""
+    episodes = [episode_of(True, seed) for seed in range(300)]
+    for share in (1.0, 0.5, 0.0):
+        cell = map_study.Cell("small", 20, share, 0.0)
+        changed = map_study.degraded(episodes, cell, seed=3)
+        assert changed == map_study.degraded(episodes[::-1], cell, seed=3)[::-1]  # whatever the order
+        keys = [turn.state for episode in changed for turn in episode.turns[1:]]
+        hidden = [key for key in keys if len(key.split()) > 2]
+        assert len(set(hidden)) == len(hidden) == pytest.approx((1 - share) * len(keys), abs=80)
+        assert {episode.turns[0].state for episode in changed} == {"state 0"}
+        assert [episode.reward for episode in changed] == [episode.reward for episode in episodes]
+    assert {turn.state for episode in episodes for turn in episode.turns} == {f"state {i}" for i in range(6)}
+
+
+def test_noise_inverts_rewards_and_success_alike():
+    episodes = [episode_of(seed % 3 == 0, seed) for seed in range(600)]
+    for noise in (0.0, 0.2, 1.0):
+        changed = map_study.degraded(episodes, map_study.Cell("small", 20, 1.0, noise), seed=3)
+        inverted = [a.success != b.success for a, b in zip(episodes, changed, strict=True)]
+        assert sum(inverted) == pytest.approx(noise * 600, abs=40)
+        assert all(episode.reward == float(episode.success) for episode in changed)
+        assert [len(episode.turns) for episode in changed] == [6] * 600
+
+
+def test_a_hidden_map_leaves_gagpo_the_first_action_and_grpo_everything():
+    """Why credit by state needs repeats: a state visited once is worth its own return."""
+    episodes = map_study.degraded(
+        [episode_of(seed < 4, seed) for seed in range(8)], map_study.Cell("small", 20, 0, 0), 1
+    )
+    for method, credited in (("gagpo-state", {0}), ("graph", {0}), ("grpo", set(range(6)))):
+        algorithm = algorithm_of(method)
+        credit = replace_norm(algorithm.credit)
+        advantage_N = credit.advantage(turns_for(episodes, credit))
+        assert {place % 6 for place in np.flatnonzero(np.abs(advantage_N) > 1e-9)} == credited, method
+
+
+def replace_norm(credit):
+    """The credit without normalisation, whose mean would give every turn a share."""
+    return credit.model_copy(update={"norm": "none"}) if hasattr(credit, "norm") else credit
+
+
+def test_map_sweeps_runs_and_prints(corridor, capsys, monkeypatch):
+    for name, value in (("RATES", (0.1,)), ("SWEEP_SEEDS", (901,)), ("LIMITS", (6, 20)), ("TURNS", {"small": 100})):
+        monkeypatch.setattr(map_study, name, value)
+    common = ["--rows", str(corridor), "--methods", "grpo", "gagpo-state"]
+    for command in (["sweep"], ["run", "--seeds", "2"], ["run", "--seeds", "2"]):
+        assert map_study.main([*command, *common]) == 0
+    rows = list(read_rows(corridor / "map.jsonl"))
+    assert len(rows) == 2 * (2 + 6 + 1 + 3)  # seeds x (GRPO without shares + GAGPO with all; the noisy cells)
+    assert map_study.main(["table", *common]) == 0
+    assert "| 20 | 50 | 2 |" in capsys.readouterr().out
+    assert map_study.main(["picture", *common]) == 0 and (corridor / "map-dark.png").exists()

@@ -179,6 +179,7 @@ def test_an_environment_that_is_dropped_ends_its_sandbox(sandbox):
         ({"image": "x"}, "image", ("no image",)),
         ({"command_timeout": 0}, "command_timeout", ("0",)),
         ({"size": -1}, "size", ("0",)),
+        ({"chain": 0}, "chain", ("1",)),
         ({"memory": 1}, "memory", ("16",)),
         ({"levels": 9}, "levels", ("from 1 to 3",)),
         ({"levels": []}, "levels", ()),
