@@ -146,8 +146,8 @@ class Context:
     @property
     def conditions(self) -> dict[str, Any]:
         """Settings that determine the prompts, apart from the environment."""
-        calls = {}
-        if self.toolbox:
+        calls = {}  # results are compared by the keys that both have, so prompts without tools leave these out
+        if self.toolbox:  # the digest, because a server can change its tools while the arguments stay equal
             described = ", described in the system message" if self.described_tools else ""
             calls = {"calls": f"{self.toolbox.form.name}{described}", "tools": self.toolbox.digest}
         return {
@@ -155,7 +155,7 @@ class Context:
             **calls,
             "history": self.history,
             "admissible": self._history.admissible,
-            "template": {"date": DATE, **self.template},
+            "template": {"date": DATE, **self.template},  # the default too: a later version may have another
         }
 
     def ask(

@@ -274,12 +274,12 @@ class TransformersEngine(ModelEngine):
         row.logprobs[row.count] = logprob
         row.count += 1
         lookup = self._lookups.get(row.request.session)
-        if lookup is not None:
+        if lookup is not None:  # the last token too: later prompts repeat the response
             lookup.sampled(token)
-        stopped = stopped or self._spells_stop(row)
+        stopped = stopped or self._spells_stop(row)  # decoding text is slow, so a stop token decides first
         if not stopped and row.count < row.max_tokens:
             return False
-        self._cache_row(row)
+        self._cache_row(row)  # the next turn's prompt extends these tokens, which are then not read again
         response = Response(row.ids[: row.count].copy(), row.logprobs[: row.count].copy(), stopped)
         self._finished.append((row.request, response))
         return True

@@ -64,7 +64,7 @@ class Milegpo(Graphgpo):
     branch_weight: float = Field(default=1.0, ge=0)
     progress_weight: float = Field(default=1.0, ge=0)
     context_weight: float = Field(default=1.0, ge=0)
-    retain_coverage: float = Field(default=1.1, ge=0)
+    retain_coverage: float = Field(default=1.1, ge=0)  # above 1, coverage alone retains no milestone
     retain_branches: bool = False
     rest: float = Field(default=0.0, ge=0, le=1)
     contextual: bool = True
@@ -95,18 +95,20 @@ class Milegpo(Graphgpo):
         Milestones are the states of successful trajectories, except the sink. They score ``S0(v) = success_weight
         max(p+(v) - p+, 0) + coverage_weight m(v) + degree_weight C(v)``, times ``1 + context_weight (branch_weight b(v)
         + progress_weight psi(v))`` if retained and times ``rest`` if not. A milestone is retained for local progress, a
-        coverage m of ``retain_coverage`` or, with ``retain_branches``, branch credit.
+        coverage m of ``retain_coverage`` or, with ``retain_branches``, branch credit. p+(v) and p+ are the shares of
+        successes among the trajectories through v and in the group; b is :func:`branch_credit`, psi :meth:`progress`.
         """
         visits = graph.visits
         rate_V = success_rate(graph.turns)[graph.group_V]
         milestone_V = visits.successful > 0
-        milestone_V[graph.sink_G] = False
+        milestone_V[graph.sink_G] = False  # every success ends there, so it would outscore all states
         if not self.weighted:
             return np.asarray(milestone_V, np.float64)
+        # At least 1: a group without a success has no milestones, and no 0 / 0.
         coverage_V = visits.successful / np.maximum(_successes(graph), 1)[graph.group_V]
         score_V = self.success_weight * np.maximum(visits.success_share - rate_V, 0.0)
         score_V = score_V + self.coverage_weight * coverage_V + self.degree_weight * _degree(graph)
-        score_V = np.where(milestone_V, score_V, 0.0)
+        score_V = np.where(milestone_V, score_V, 0.0)  # other nodes have a degree too
         if self.contextual:
             score_V = score_V * self._context(graph, coverage_V)
         return _over_largest(score_V, graph)

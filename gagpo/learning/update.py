@@ -231,8 +231,9 @@ class Updater:
 
     def _train_on(self, batch: MiniBatch, controls: GetControls | None, log: StepLog, scores: bool) -> None:
         """Take one optimiser step, unless no row has a gradient or it is not finite."""
-        log.tokens += batch.tokens
-        if not batch.micro_batches:  # Adam's momentum would move the weights
+        log.tokens += batch.tokens  # of all that was collected, read or not
+        # Adam's momentum would move the weights. All ranks decide alike: each has the same number of micro-batches.
+        if not batch.micro_batches:
             return
         try:
             loss, sums, mismatch = self._accumulate(batch, controls, scores)
@@ -241,6 +242,7 @@ class Updater:
         except NonFiniteLoss as error:
             self._skip(error, batch)
             return
+        # Only now: metrics of a skipped step would make the iteration's means NaN.
         self.skipped.in_a_row = 0
         log.losses.append(loss)
         log.norms.append(norm)

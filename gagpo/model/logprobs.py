@@ -72,6 +72,10 @@ def chunk_tokens(vocabulary: int, device_type: str) -> int:
 def _of_chunk(
     model: torch.nn.Module, hidden_CD: Tensor, target_C: Tensor, temperature_C: Tensor | None, entropy: Entropy
 ) -> tuple[Tensor, Tensor | None]:
+    """Log-probability and entropy of each prediction, float32[C], as :func:`token_logprobs` defines them.
+
+    The operations are those of the engine's ``sample`` in its order, so that both agree bit for bit.
+    """
     # In float32: the difference of two log-probabilities is what is trained on, and bfloat16 has three digits.
     logits_CV = head(model, hidden_CD).float()
     if temperature_C is not None:
@@ -82,6 +86,7 @@ def _of_chunk(
         return logprob_C, None
     if entropy == "squares":
         return logprob_C, (2 * logprob_CV.detach()).exp().sum(-1)
+    # Both conditions: True alone would switch gradients on inside ``no_grad``.
     with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "gradient"):
         return logprob_C, -(logprob_CV.exp() * logprob_CV).sum(-1)
 

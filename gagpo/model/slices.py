@@ -264,17 +264,13 @@ def read_shards(model: torch.nn.Module, device: torch.device) -> None:
 
 
 def _allocated(parameter: torch.nn.Parameter, device: torch.device) -> torch.nn.Parameter:
-    """A parameter like one on ``meta``, with memory for this rank's shard alone."""
-    tensor = parameter.detach()
-    if isinstance(tensor, DTensor):
-        local = torch.empty_like(tensor.to_local(), device=device)
-        mesh, placements = tensor.device_mesh, tensor.placements
-        tensor = DTensor.from_local(
-            local, mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
-        )
-    else:
-        tensor = torch.empty_like(tensor, device=device)
-    return torch.nn.Parameter(tensor, parameter.requires_grad)
+    """A parameter like one on ``meta``, with memory for this rank's shard alone.
+
+    Its numbers are arbitrary: callers fill all of them, and a tensor that the files lack is an error.
+    """
+    # Of a DTensor this allocates the shard, on ``device`` even if the mesh is of GPUs: ``DTensor.from_local`` would
+    # move the shard of an offloaded model to a GPU.
+    return torch.nn.Parameter(torch.empty_like(parameter.detach(), device=device), parameter.requires_grad)
 
 
 def follow_attention(copied: torch.nn.Module, policy: torch.nn.Module) -> None:
@@ -287,7 +283,7 @@ def follow_attention(copied: torch.nn.Module, policy: torch.nn.Module) -> None:
 @freed_at_once()
 def fill_copy(copied: torch.nn.Module, tensors: Iterable[NamedTensor], device: torch.device) -> None:
     """Give a copy of a model of :func:`empty_model` memory on ``device``, and these weights."""
-    for parameter in copied.parameters():
+    for parameter in copied.parameters():  # all of them are on ``meta``
         torch.utils.swap_tensors(parameter, _allocated(parameter, device))
     copied.to(device)  # its buffers
     copy_tensors(copied, tensors)

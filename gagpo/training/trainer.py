@@ -225,10 +225,10 @@ class Trainer:
 
     def _update(self, episodes: Sequence[Episode]) -> LearningResult:
         """Update the policy, and save the episodes whose loss is not finite."""
-        iteration = self.iteration + 1
+        iteration = self.iteration + 1  # people count from 1
         try:
             result = self.learner.learn(episodes, self.iteration)
-        except NonFiniteLoss as error:
+        except NonFiniteLoss as error:  # after several skipped steps, whose turns the learner has kept
             path = self.recorder.save_nonfinite_episodes(iteration, episodes, self.learner.nonfinite_turns)
             raise NonFiniteLoss(f"iteration {iteration}: {error}; see {path}", error.turns) from None
         if result.skipped:

@@ -34,7 +34,8 @@ class AttentionLayout(Protocol):
     ) -> Tensor: ...
 
 
-# Arguments that models pass to every attention function and that do not affect it.
+# Arguments that models pass to every attention function and that do not affect it here: updates keep evaluation mode,
+# in which dropout is 0, and flat attention is always causal.
 HARMLESS = {
     *("dropout", "is_causal", "position_ids", "cache_position", "use_cache", "output_attentions", "return_dict"),
     *("output_hidden_states", "output_router_logits", "past_key_values", "position_embeddings", "logits_to_keep"),
@@ -52,13 +53,18 @@ def _flat_attention(
     layout: AttentionLayout | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer, with the arguments that transformers passes to a registered function."""
+    """Attention of one layer, with the arguments that transformers passes to a registered function.
+
+    query, key, value: ``[1, H, T, D]``; key and value may have fewer heads.
+    attention_mask: ignored. transformers makes none for a function of this name; the layout separates rows.
+    """
     if layout is None:
         raise InvalidArgument("a model with flat attention is called through gagpo.model.flat.attention.forward")
+    # transformers' names: Mistral's windows, Gemma 2's soft caps, the sinks of gpt-oss.
     window: int | None = more.pop("sliding_window", None)
     softcap: float | None = more.pop("softcap", None)
     sinks_H: Tensor | None = more.pop("s_aux", None)
-    for name, argument in more.items():
+    for name, argument in more.items():  # one that is ignored could change what is computed
         if name not in HARMLESS and argument is not None:
             raise InvalidArgument(f"the attention of {type(module).__name__} takes {name}, which is not known here")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
