@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TARGETS = ["test", "test-interop", "test-scale", "test-slow", "test-pages", "test-real", "test-vllm"]
+TARGETS = ["test", "test-interop", "test-scale", "test-slow", "test-pages", "test-real", "test-vllm", "test-doors"]
 
 
 @pytest.fixture

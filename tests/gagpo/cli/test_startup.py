@@ -72,7 +72,7 @@ MISTAKES = {
     ),
     "a device of eval": (["eval", "starter:alfworld", "--device", "cuda"], "'cuda' cannot be used here"),
     "a split": (["eval", "random", "--env", "gagpo/Math-v0", "--split", "moon"], "no split 'moon'"),
-    "an export": (["export", "none", "out"], "there is no file none, and no run of that name"),
+    "an export": (["export", "none", "out"], "none: there is no such file, and no run of that name"),
     "a plan": (["plan", "alfworld-quickstart", "lamda=1"], "override 'lamda=1': unknown key"),
     "an engine": (["doctor", "--engine", "none"], "there is no engine 'none'"),
     "a comparison": (["compare", "none", "none2"], "none: cannot be read"),

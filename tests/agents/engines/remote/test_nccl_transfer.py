@@ -186,7 +186,7 @@ def test_a_server_that_does_not_count_its_workers_is_left_out(tiny, servers, rou
     monkeypatch.setattr(servers[0], "look_up", lambda path: (200, answer))
     clients = [Client(fake.url, 20) for fake in servers]
     first, second = transfer_of(tiny[0], router).update(named_tensors(tiny[0]), "run:1", clients)
-    assert "get_world_size answers" in str(first) and second is None
+    assert "get_world_size: answers" in str(first) and second is None
 
 
 def test_a_broadcast_that_hangs_ends_at_the_deadline(tiny, servers, router, monkeypatch):
