@@ -9,7 +9,7 @@ JOBS   ?= 2
 
 export TORCH_INDEX_URL
 
-.PHONY: budgets docs train test test-slow test-doors test-pages test-real test-real-environment test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
+.PHONY: budgets docs train test test-slow test-doors test-doors-environment test-pages test-real test-real-environment test-scale test-scale-environment test-hard test-interop test-interop-environment test-vllm test-vllm-environment lint bench clean help
 
 help:
 	@echo "make train      install, train a small packaged model with GAGPO on generated games, report; SET='seed=2 name=two' changes settings"
@@ -33,7 +33,9 @@ test: $(VENV)/.dev lint
 	@$(PY) .ci/budgets.py --check --times .pytest_cache/times
 
 # The fast suite without the folders that can be removed; DOORS="sql web" removes only these.
-test-doors: $(VENV)/.dev
+test-doors-environment: $(VENV)/.dev
+
+test-doors: test-doors-environment
 	$(PY) -m tests.without $(DOORS) --jobs $(JOBS)
 
 test-slow: $(VENV)/.dev

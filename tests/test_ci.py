@@ -64,7 +64,7 @@ def test_it_tests_in_a_folder_called_gagpo(ci, tmp_path):
     assert status == 0 and set((tmp_path / "folders").read_text().split()) == {"gagpo"}
 
 
-APART = ["test-interop", "test-scale", "test-real", "test-vllm"]
+APART = ["test-interop", "test-scale", "test-real", "test-vllm", "test-doors"]
 (LISTED,) = re.findall(r"^binding=\((.*)\)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 BINDING = LISTED.split()
 
