@@ -118,11 +118,12 @@ def _failures(repository: Repository) -> Iterator[None]:
         yield
     except Exception as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = _reason(error, repository.token)
+        reason, advice = _reason(error, repository.token), None
         if status in (401, 403):
-            reason = f"the token may not write to it ({status}); create one with write access at {{}}/settings/tokens"
-            reason = reason.format(repository.endpoint)
-        raise PushError(f"cannot push to {repository.name} at {repository.endpoint}: {reason}") from None
+            reason = f"the token may not write to it ({status})"
+            advice = f"create one with write access at {repository.endpoint}/settings/tokens"
+        message = f"cannot push to {repository.name} at {repository.endpoint}: {reason}"
+        raise PushError(message, advice=advice) from None
 
 
 def _reason(error: Exception, token: str = "") -> str:
