@@ -209,9 +209,9 @@ class Map:
 
     def corrected(self, method: str, noise: float = 0.0) -> dict[tuple[int, float], float]:
         """p of each limit and share, a paired t test over seeds with Holm's correction over these cells."""
-        places = list(itertools.product(self.limits, RECOGNISED))
-        gains = [self.gains(method, *place, noise) for place in places]
-        tested = [place for place, values in zip(places, gains, strict=True) if len(values) > 1]
+        cells = list(itertools.product(self.limits, RECOGNISED))
+        gains = [self.gains(method, *cell, noise) for cell in cells]
+        tested = [cell for cell, values in zip(cells, gains, strict=True) if len(values) > 1]
         p_values = holm([paired_t(values) for values in gains if len(values) > 1])
         return dict(zip(tested, p_values, strict=True))
 

@@ -11,30 +11,30 @@ from gagpo.envs.terminal.families.words import SplitWords
 from gagpo.envs.terminal.tree import Node, folder
 
 
-def chained(parts: Sequence[Exercise], rng: random.Random, words: SplitWords) -> Exercise:
-    """The task of doing ``parts`` in their order, each in a folder with a name of ``words``.
+def chained(exercises: Sequence[Exercise], rng: random.Random, words: SplitWords) -> Exercise:
+    """The task of doing ``exercises`` in their order, each in a folder with a name of ``words``.
 
-    ``wrong`` does all parts right but one, drawn by ``rng``, so that a task of which a part fails is not solved.
+    ``wrong`` does all exercises right but one, drawn by ``rng``, so that a chain with one failed task is not solved.
     """
-    folders = words.stems(len(parts))
+    folders = words.stems(len(exercises))
     tree: dict[str, Node] = {}
-    for name, part in zip(folders, parts, strict=True):
-        tree |= {name: folder(), **{f"{name}/{path}": _moved_node(node, name) for path, node in part.tree.items()}}
+    for name, exercise in zip(folders, exercises, strict=True):
+        tree |= {name: folder(), **{f"{name}/{path}": _moved_node(node, name) for path, node in exercise.tree.items()}}
     requests = [
-        f"{number}. In the folder {name}: {part.text}"
-        for number, (name, part) in enumerate(zip(folders, parts, strict=True), 1)
+        f"{number}. In the folder {name}: {exercise.text}"
+        for number, (name, exercise) in enumerate(zip(folders, exercises, strict=True), 1)
     ]
-    mistaken = rng.randrange(len(parts))
-    wrong = [part.wrong if number == mistaken else part.solution for number, part in enumerate(parts)]
+    mistaken = rng.randrange(len(exercises))
+    wrong = [exercise.wrong if number == mistaken else exercise.solution for number, exercise in enumerate(exercises)]
     return Exercise(
-        "\n".join([f"Do {len(parts)} tasks, each in its own folder.", *requests]),
+        "\n".join([f"Do {len(exercises)} tasks, each in its own folder.", *requests]),
         tree,
-        _check_of_all(folders, parts),
-        _in_folders(folders, [part.solution for part in parts]),
-        _in_folders(folders, [part.second for part in parts]),
+        _check_of_all(folders, exercises),
+        _in_folders(folders, [exercise.solution for exercise in exercises]),
+        _in_folders(folders, [exercise.second for exercise in exercises]),
         _in_folders(folders, wrong),
-        _scripts(folders, [part.setup for part in parts]),
-        _scripts(folders, [part.services for part in parts]),
+        _scripts(folders, [exercise.setup for exercise in exercises]),
+        _scripts(folders, [exercise.services for exercise in exercises]),
     )
 
 
@@ -57,10 +57,10 @@ def _scripts(folders: Sequence[str], scripts: Sequence[str]) -> str:
     return "\n".join(f"cd {name}\n{script}\ncd .." for name, script in pairs if script)
 
 
-def _check_of_all(folders: Sequence[str], parts: Sequence[Exercise]) -> Callable[[Final], bool]:
+def _check_of_all(folders: Sequence[str], exercises: Sequence[Exercise]) -> Callable[[Final], bool]:
     return lambda final: all(
-        part.check(Final(_below(final.tree, name), final.sandbox, final.processes))
-        for name, part in zip(folders, parts, strict=True)
+        exercise.check(Final(_below(final.tree, name), final.sandbox, final.processes))
+        for name, exercise in zip(folders, exercises, strict=True)
     )
 
 

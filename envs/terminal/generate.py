@@ -115,14 +115,14 @@ def exercise(task_id: str) -> Exercise:
     names = chosen.split("+")
     # A task alone draws what it has always drawn; those of a chain differ by their place.
     seeds = [f"{VERSION} {task_id}"] if len(names) == 1 else [f"{VERSION} {task_id} {i}" for i in range(len(names))]
-    parts = []
+    exercises = []
     for name, seed in zip(names, seeds, strict=True):
         family_name, _, level = name.rpartition("-")
         if family_name not in FAMILIES or not level.isdigit():
             raise unknown
         family, rng = FAMILIES[family_name], random.Random(seed)
-        parts.append(family.make(rng, min(int(level), family.levels), SplitWords(rng, numbers[0])))
-    if len(parts) == 1:
-        return parts[0]
+        exercises.append(family.make(rng, min(int(level), family.levels), SplitWords(rng, numbers[0])))
+    if len(exercises) == 1:
+        return exercises[0]
     rng = random.Random(f"{VERSION} {task_id}")
-    return chained(parts, rng, SplitWords(rng, numbers[0]))
+    return chained(exercises, rng, SplitWords(rng, numbers[0]))

@@ -152,7 +152,7 @@ def _is_natural(formula: Formula, conditions: list[Answer], symbolic: Symbolic) 
         return is_start and len(intervals) == 1 and intervals[0].opening == "[" and high == INFINITY
     if symbolic is needs_algebra and intervals:
         raise NeedsAlgebra
-    spelled = [(piece.opening, *map(to_latex, piece.items), piece.closing) for piece in intervals]
+    spelled = [(interval.opening, *map(to_latex, interval.items), interval.closing) for interval in intervals]
     return is_natural(formula.latex, name, spelled)
 
 
