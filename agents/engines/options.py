@@ -82,6 +82,11 @@ class EngineOptions(Options):
         """The engine, which starts no process or thread before :meth:`~gagpo.agents.engines.base.Engine.start`."""
         raise NotImplementedError(f"{type(self).__name__} has no method build(inputs) that returns the engine")
 
+    @property
+    def equal_logprobs(self) -> bool:
+        """Whether ``same_numerics`` holds with these options."""
+        return self.same_numerics
+
     def require_machine(self) -> None:
         """Raise GagpoError if this machine lacks a package or program that the engine needs."""
 

@@ -25,6 +25,11 @@ class TransformersOptions(EngineOptions):
         "speed. Without effect on a GPU and outside the flat path",
     )
 
+    @property
+    def equal_logprobs(self) -> bool:
+        """Only without drafts: sums round differently with the shape of a forward pass."""
+        return self.draft_tokens == 0
+
     def build(self, inputs: EngineInputs) -> Engine:
         """The engine for the model's family."""
         from gagpo.agents.engines.general import transformers_engine

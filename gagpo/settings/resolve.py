@@ -45,7 +45,7 @@ def correct_for_sampler(settings: RunSettings) -> RunSettings:
     if settings.rollout.ahead > 0:
         return _with_correction(settings, "tis")
     formats = (settings.engine.dtype, settings.training.dtype)
-    if "bfloat16" in formats or not settings.engine.options.same_numerics:
+    if "bfloat16" in formats or not settings.engine.options.equal_logprobs:
         return _with_correction(settings, "recompute")
     return settings  # with ``auto``, settings are resolved again when the machine has chosen
 

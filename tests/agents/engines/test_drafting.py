@@ -13,6 +13,7 @@ from gagpo.agents.engines.transformers import TransformersEngine
 from gagpo.agents.setup import make_engine
 from gagpo.base.errors import InvalidArgument
 from gagpo.model.weights import named_tensors
+from gagpo.settings import load, resolve
 from tests.agents.engines.test_transformers import recomputed
 from tests.rejections import rejects
 
@@ -209,3 +210,9 @@ def test_the_option_is_for_models_with_flat_attention(tiny):
     with torch.inference_mode():
         response = engine.generate([Request(0, ids, 0)], Sampling(0.0, 6))[0]
     assert isinstance(engine, GeneralEngine) and len(response.ids)
+
+
+@pytest.mark.parametrize(("draft_tokens", "correction"), [(0, "none"), (4, "recompute")])
+def test_ratios_begin_at_the_trainers_log_probabilities_where_drafts_round(draft_tokens, correction):
+    overrides = ["training.dtype=float32", "engine.dtype=float32", f"engine.options.draft_tokens={draft_tokens}"]
+    assert resolve(load("alfworld-quickstart", overrides)).algorithm.correction.name == correction
