@@ -1,7 +1,8 @@
-"""Maths problems whose verdict is wrong for one answer in ten, to see what noisy statistics do to a controller.
+"""Maths problems with wrong verdicts for one answer in ten, to see what noise does to a controller.
 
-``environment.id=benchmarks.studies.noise:NoisyMath-v0``. A verdict is flipped by a draw from the episode's own
-generator, so that a run repeats. Evaluations of a study do not use it.
+``environment.id=benchmarks.studies.noise:NoisyMath-v0`` pays by the wrong verdict; with ``NoisyStatistics-v0`` the
+reward is right and only the reported success is wrong, from which AGPO takes the dispersion of a probe. A verdict is
+flipped by a draw from the episode's own generator, so that a run repeats. Evaluations of a study use neither.
 """
 
 from __future__ import annotations
@@ -17,15 +18,24 @@ WRONG = 0.1
 """Fraction of verdicts that are flipped."""
 
 
-class NoisyMathEnv(MathEnv):
-    """``gagpo/Math-v0`` in one turn, with wrong verdicts in training. Held-out splits have the right ones."""
+class NoisyStatisticsEnv(MathEnv):
+    """``gagpo/Math-v0`` in one turn, with wrong successes in training. Held-out splits have the right ones."""
 
     def act(self, action: str) -> Outcome:
         outcome = super().act(action)
         in_training = self.task is not None and self.task.split == "train"
         if not in_training or not outcome.terminated or self.np_random.random() >= WRONG:
             return outcome
-        return dataclasses.replace(outcome, success=not outcome.success, reward=1.0 - outcome.reward)
+        return dataclasses.replace(outcome, success=not outcome.success)
 
 
+class NoisyMathEnv(NoisyStatisticsEnv):
+    """The same with the reward of the wrong success."""
+
+    def act(self, action: str) -> Outcome:
+        outcome = super().act(action)
+        return dataclasses.replace(outcome, reward=float(outcome.success)) if outcome.terminated else outcome
+
+
+gymnasium.register("NoisyStatistics-v0", "benchmarks.studies.noise:NoisyStatisticsEnv")
 gymnasium.register("NoisyMath-v0", "benchmarks.studies.noise:NoisyMathEnv")

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -143,6 +144,21 @@ def test_noise_inverts_rewards_and_success_alike():
         assert sum(inverted) == pytest.approx(noise * 600, abs=40)
         assert all(episode.reward == float(episode.success) for episode in changed)
         assert [len(episode.turns) for episode in changed] == [6] * 600
+
+
+@pytest.mark.parametrize(("environment", "pays_by_it"), [("NoisyMath-v0", True), ("NoisyStatistics-v0", False)])
+def test_one_success_in_ten_is_wrong_in_training_only(environment, pays_by_it):
+    env = gymnasium.make(f"benchmarks.studies.noise:{environment}", attempts=1, tools=False)
+    for split, wrong in (("train", 0.1), ("test", 0.0)):
+        reported, rewards = [], []
+        for seed in range(400):
+            env.reset(seed=seed, options={"split": split})
+            _, reward, terminated, _, info = env.step("I do not know. #### none")
+            assert terminated
+            reported.append(info["success"])
+            rewards.append(reward)
+        assert np.mean(reported) == pytest.approx(wrong, abs=0.05 if wrong else 0)
+        assert rewards == ([float(success) for success in reported] if pays_by_it else [0.0] * 400)
 
 
 def test_a_hidden_map_leaves_gagpo_the_first_action_and_grpo_everything():
