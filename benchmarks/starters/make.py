@@ -201,7 +201,9 @@ def learner(recipe: Recipe, kwargs: Kwargs) -> CorrectedAgent:
         settings.rollout.sampling,
         **dict(settings.context),
     )
-    return CorrectedAgent(agent, extras.takeover, extras.takeover_refused, extras.takeover_repeated)
+    return CorrectedAgent(
+        agent, extras.takeover, extras.takeover_refused, extras.takeover_repeated, extras.takeover_revisited
+    )
 
 
 def first_losses(path: Path, overrides: Sequence[str], folder: Path) -> list[float]:

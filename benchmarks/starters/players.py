@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.starters.search import revisits
 from gagpo.agents.agent import EpisodeState, ExpertAgent, LanguageAgent, slip
 from gagpo.base.errors import InvalidArgument
 from gagpo.data import Turn
@@ -42,21 +43,28 @@ class StubbornExpert(ExpertAgent):
 class CorrectedAgent:
     """A learner that an expert corrects (as in DAgger, Ross et al. 2011): it plays, and the expert takes over at times.
 
-    With probability ``refused`` after a move of the learner that had no effect, ``repeated`` after one that it made
-    before in the episode, and ``takeover`` after any other, the expert makes the next one to four moves. Only those are
-    trainable: they show what to do in the states that the learner reaches. An expert that came after every refusal
-    would never show how to recover from a second one.
+    With probability ``refused`` after a move of the learner that had no effect, ``revisited`` after a walk to a known
+    receptacle while a listed one was never looked into, ``repeated`` after a move that it made before in the episode,
+    and ``takeover`` after any other, the expert makes the next one to four moves. Only those are trainable: they show
+    what to do in the states that the learner reaches. An expert that came after every refusal would never show how to
+    recover from a second one.
     """
 
     def __init__(
-        self, learner: LanguageAgent, takeover: float = 0.15, refused: float = 0.35, repeated: float | None = None
+        self,
+        learner: LanguageAgent,
+        takeover: float = 0.15,
+        refused: float = 0.35,
+        repeated: float | None = None,
+        revisited: float | None = None,
     ):
         require_probability("takeover", takeover)
         require_probability("refused", refused)
         require_probability("repeated", repeated or 0.0)
+        require_probability("revisited", revisited or 0.0)
         self.learner = learner
         self.expert = ExpertAgent()
-        self.takeover, self.refused = takeover, refused
+        self.takeover, self.refused, self.revisited = takeover, refused, revisited
         self.repeated = takeover if repeated is None else repeated
         self._left: dict[int, int] = {}  # by slot: moves that the expert still makes
 
@@ -88,11 +96,20 @@ class CorrectedAgent:
         left = self._left.get(state.slot, 0) if turns else 0
         if not left and turns and not turns[-1].trainable:
             rng = np.random.default_rng([state.episode.seed, len(turns), 1])
-            again = any(turn.action == turns[-1].action for turn in turns[:-1])
-            if rng.random() < (self.refused if not turns[-1].valid else self.repeated if again else self.takeover):
+            if rng.random() < self._probability(turns):
                 left = int(rng.integers(1, 5))
         self._left[state.slot] = max(0, left - 1)
         return left > 0
+
+    def _probability(self, turns: Sequence[Turn]) -> float:
+        """With which the expert takes over after the learner's last turn."""
+        if not turns[-1].valid:
+            return self.refused
+        if self.revisited is not None and revisits(turns)[-1]:
+            return self.revisited
+        if any(turn.action == turns[-1].action for turn in turns[:-1]):
+            return self.repeated
+        return self.takeover
 
     def forget(self, slot: int) -> None:
         self._left.pop(slot, None)

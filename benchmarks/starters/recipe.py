@@ -41,6 +41,12 @@ class Extras(Options):
     takeover_repeated: float | None = Field(
         None, ge=0, le=1, description="the same after a valid move made before in the episode; as takeover by default"
     )
+    takeover_revisited: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="the same after a walk to a known receptacle while a listed one was never looked into",
+    )
     read_strays: bool = Field(True, description="stray moves are predicted like observations; false: not at all")
     stubborn: float = Field(
         0.0, ge=0, le=1, description="probability that a slip without effect is followed by another"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.starters.players import CorrectedAgent, StubbornExpert
+from benchmarks.starters.search import SearchCounts, revisits
 from gagpo.agents.agent import EpisodeState
 from gagpo.agents.prompts import find_prompt
 from gagpo.agents.toolbox import ActionFormat
@@ -74,6 +75,66 @@ def test_without_failures_it_takes_over_as_often_as_asked():
 def test_it_takes_over_after_a_move_that_the_learner_made_before():
     name = play(CorrectedAgent(Learner(), takeover=0.0, repeated=1.0), 1, valid=lambda number: True)
     assert name.startswith("LLE") and "LL" not in name[1:]
+
+
+def test_it_takes_over_where_the_learner_walks_in_a_circle():
+    agent = CorrectedAgent(Learner(), takeover=0.0, refused=0.0, repeated=0.0, revisited=1.0)
+    known = [("go to shelf 1", ROOM), ("go to bed 1", "On the shelf 1, you see nothing.")]
+    for slot, (action, expected) in enumerate([("go to shelf 1", "yours"), ("go to desk 1", "mine")]):
+        moves = [*known, (action, "On the bed 1, you see a pen 1.")]
+        turns = [Turn(observation, move, move, trainable=False) for move, observation in moves]
+        (turn,) = agent.decide([EpisodeState(slot, Episode("t", turns=turns), "", {"expert_action": "yours"})])
+        assert turn.action == expected
+
+
+ROOM = "Looking around, you see a bed 1, a desk 1, and a shelf 1.\n\nYour task is to: put two book in desk."
+"""The introduction of a game."""
+
+
+@pytest.mark.parametrize(
+    ("task", "moves", "expected"),
+    [
+        ("put a book in desk", [("go to bed 1", "On the bed 1, you see nothing."), ("go to bed 1", "")], [0, 1]),
+        ("put a book in desk", [("go to bed 1", "On the bed 1, you see a book 1."), ("go to bed 1", "")], [0, 0]),
+        (  # every receptacle was looked into
+            "put a book in desk",
+            [(f"go to {name} 1", f"On the {name} 1, you see nothing.") for name in ("bed", "desk", "shelf", "bed")],
+            [0, 0, 0, 0],
+        ),
+        (  # the first book was delivered, and the second is not known
+            "put two book in desk",
+            [
+                ("go to bed 1", "On the bed 1, you see a book 1."),
+                ("take book 1 from bed 1", "You pick up the book 1 from the bed 1."),
+                ("go to desk 1", "On the desk 1, you see nothing."),
+                ("move book 1 to desk 1", "You move the book 1 to the desk 1."),
+                ("go to bed 1", "On the bed 1, you see nothing."),
+                ("go to shelf 1", ""),
+            ],
+            [0, 0, 0, 0, 1, 0],
+        ),
+        (  # with the book in hand a lamp is looked for
+            "look at book under the desklamp",
+            [
+                ("go to bed 1", "On the bed 1, you see a book 1."),
+                ("take book 1 from bed 1", "You pick up the book 1 from the bed 1."),
+                ("go to bed 1", "Nothing happens."),
+                ("go to desk 1", "On the desk 1, you see a desklamp 1."),
+                ("go to bed 1", ""),
+            ],
+            [0, 0, 1, 0, 0],
+        ),
+        ("do as you like", [("go to bed 1", "On the bed 1, you see nothing."), ("go to bed 1", "")], [0, 0]),
+    ],
+)
+def test_a_revisit_is_a_walk_to_what_is_known_while_something_listed_is_not(task, moves, expected):
+    introduction = ROOM.partition("put two")[0] + task + "."
+    observations = [introduction, *(answer for _, answer in moves)]
+    turns = [Turn(text, action, action) for text, (action, _) in zip(observations, moves, strict=False)]
+    assert revisits(turns) == [bool(number) for number in expected]
+    counts = SearchCounts.of([Episode("t", turns=turns), Episode("t", turns=turns, success=True)])
+    assert (counts.episodes, counts.lost, counts.revisits) == (2, 1, 2 * sum(expected))
+    assert counts.losing_revisits == (sum(expected) * 4 >= len(moves))
 
 
 def test_the_experts_moves_carry_the_tokens_that_later_prompts_are_built_on():
