@@ -84,13 +84,18 @@ def load_stored(config: str | Path, overrides: Sequence[str] = (), earlier: bool
     if isinstance(engine, dict) and engine.get("name", "transformers") not in ENGINES.builtin:
         options = StoredOptions(engine=str(engine["name"]), values=engine.get("options") or {})
         values["engine"] = {**engine, "options": options}
-    settings = parse(values, str(config))
+    settings = _validated(values, str(config), overrides)
     return settings if earlier else with_interface(settings)
 
 
 def parse(values: Mapping[str, object], where: str, overrides: Sequence[str] = ()) -> RunSettings:
     """Typed settings from plain values and overrides. where: origin of the values, for errors."""
-    changed = renamed.without_removed(_overridden(values, overrides))
+    return _validated(_overridden(values, overrides), where, overrides)
+
+
+def _validated(values: dict[str, Any], where: str, overrides: Sequence[str]) -> RunSettings:
+    """Typed settings from values that already hold the overrides, which errors name as the origin of their keys."""
+    changed = renamed.without_removed(values)
     if old := renamed.old_names(changed):  # before validation, which would suggest the nearest key instead
         raise _joined([SettingsError(reason, key=key, where=_origin(key, where, overrides)) for key, reason in old[:5]])
     try:

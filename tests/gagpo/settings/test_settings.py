@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gagpo.settings import SettingsError, dump, load
+from gagpo.settings import SettingsError, dump, load, load_stored
 from tests.rejections import rejects
 
 BOMB = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefg"))
@@ -28,6 +28,17 @@ def test_every_config_of_the_repository_is_valid():
     assert configs
     for path in configs:
         load(path)
+
+
+@pytest.mark.parametrize("read", [load, load_stored])
+@pytest.mark.parametrize("override", ["rollout.taks=3", "rollout.tasks=few"])
+def test_a_wrong_override_is_named_and_a_wrong_file_too(config, read, override):
+    path = config()
+    with rejects(SettingsError, key=override.partition("=")[0], where=f"override {override!r}"):
+        read(path, ["seed=2", override])
+    path = config(rollout={"tasks": "few"})
+    with rejects(SettingsError, key="rollout.tasks", where=path.name):
+        read(path, ["seed=2"])
 
 
 def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
