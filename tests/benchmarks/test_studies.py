@@ -185,7 +185,7 @@ def test_map_sweeps_runs_and_prints(corridor, capsys, monkeypatch):
     for command in (["sweep"], ["run", "--seeds", "2"], ["run", "--seeds", "2"]):
         assert map_study.main([*command, *common]) == 0
     rows = list(read_rows(corridor / "map.jsonl"))
-    assert len(rows) == 2 * (2 + 6 + 1 + 3)  # seeds x (GRPO without shares + GAGPO with all; the noisy cells)
+    assert len(rows) == 2 * 2 * (2 + 6)  # seeds x levels of noise x (GRPO without shares + GAGPO with all)
     assert map_study.main(["table", *common]) == 0
     assert "| 20 | 50 | 2 |" in capsys.readouterr().out
     assert map_study.main(["picture", *common]) == 0 and (corridor / "map-dark.png").exists()
