@@ -34,6 +34,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "graph": {"name": "gagpo", "state_key": "state", "proxy": "graph", "lam": 0.0},
     "graph_sum": {"name": "weighted_sum", "state_key": "state"},
     "graph_episode": {"name": "gagpo", "state_key": "state", "proxy": "graph", "lam": 0.0, "episode_weight": 1.0},
+    "graph_macro": {"name": "gagpo", "state_key": "state", "proxy": "graph", "lam": 0.0, "macro_actions": True},
+    "gagpo_macro": {"name": "gagpo", "state_key": "state", "macro_actions": True},
 }
 """The credits that are compared. Everything else is the same for all: one ratio per action, clip .2, mean over actions,
 no KL."""

@@ -34,13 +34,15 @@ from gagpo.eval.curves import COLOURS, GREY, INK, empty_figure, plain_axes, writ
 from gagpo.eval.statistics import area_under_curve, detectable_difference, holm, mean_over_seeds, paired_t
 
 BASE = "grpo"
-METHODS = ("gagpo-state", "graph", "graph_episode", "gigpo-state")
+METHODS = ("gagpo-state", "graph", "graph_episode", "gigpo-state", "gagpo_macro", "graph_macro")
 NAMES = {
     "grpo": "GRPO",
     "gigpo-state": "GiGPO",
     "gagpo-state": "GAGPO",
     "graph": "graph value",
     "graph_episode": "graph value + GRPO",
+    "gagpo_macro": "GAGPO, macro-actions",
+    "graph_macro": "graph value, macro-actions",
 }
 LIMITS, RECOGNISED = (10, 20, 40), (1.0, 0.5, 0.0)
 NOISE = (0.0, 0.2)

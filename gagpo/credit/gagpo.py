@@ -34,6 +34,9 @@ class Gagpo(CreditSettings):
     norm: ``(A - mean)/(std + 1e-6)``, with the sample deviation, over the task ``group``, the ``batch`` or the
         ``state``; ``scale_only`` is ``A/(std + 1e-6)`` over the task group. Without variance 0.
     episode_weight: weight of GRPO's advantage, added after normalisation (it hurts in the paper).
+    macro_actions: a turn in a state that is visited once continues the action before it, as in a semi-Markov process
+        (Sutton, Precup and Singh, 1999): one TD error for all turns from a repeated state up to the next, and lam
+        between these. Without repeated states that is one advantage an episode, as GRPO's.
 
     >>> turns = Turns.of([0, 0, 10, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 0], state_N=[0, 1, 2, 0, 1, 3])
     >>> Gagpo(lam=0.0, norm="none").advantage(turns).round(4).tolist()
@@ -51,6 +54,7 @@ class Gagpo(CreditSettings):
     scope: Scope = "task"
     norm: Literal["group", "batch", "state", "scale_only", "none"] = "group"
     episode_weight: float = Field(default=0.0, ge=0)
+    macro_actions: bool = False
 
     @model_validator(mode="after")
     def _has_unique_values(self) -> Gagpo:
@@ -75,11 +79,29 @@ class Gagpo(CreditSettings):
         delta_N = temporal_difference(turns.net_reward_N, value_N, self._next_value(turns, value_N), self.gamma)
         if self.proxy == "graph":  # a rounding error must not be normalised into an advantage
             delta_N = np.where(np.abs(delta_N) <= 10 * EXACT * np.abs(value_N).max(), 0.0, delta_N)
-        advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
+        if self.macro_actions:
+            advantage_N = self._of_macro_actions(delta_N, turns)
+        else:
+            advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, self.lam)
         advantage_N = self._normalised(advantage_N, turns)
         if self.episode_weight:
             advantage_N = advantage_N + self.episode_weight * Grpo().advantage(turns)
         return advantage_N
+
+    def _of_macro_actions(self, delta_N: np.ndarray, turns: Turns) -> np.ndarray:
+        """Each turn's advantage is that of the macro-action it belongs to, float64[N].
+
+        The discounted TD errors within a macro-action telescope to ``sum_i gamma^i r_i + gamma^k V(s_k) - V(s_0)``:
+        the values of states that one episode saw, which compare nothing, cancel.
+        """
+        state_N = turns.states(self.scope)
+        begins_N = np.bincount(state_N)[state_N] > 1
+        begins_N[1:] |= turns.last_N[:-1]
+        begins_N[0] = True
+        lam_N = np.where(np.append(begins_N[1:], True), self.lam, 1.0)
+        advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, lam_N)
+        start_N = np.maximum.accumulate(np.where(begins_N, np.arange(turns.num_turns), 0))
+        return np.asarray(advantage_N[start_N])
 
     def value(self, turns: Turns) -> np.ndarray:
         """``V`` of each turn's state, float64[N]; see ``proxy`` and ``leave_one_out``."""

@@ -1,5 +1,7 @@
 """Options of the papers against their formulas in ``tests/oracles``, each in value and gradient."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,24 @@ def test_graphgpos_reward(seed):
     advantage = credit_of(batch, algorithm)
     assert advantage == pytest.approx(flat(expected), abs=1e-9)
     assert_same_loss(batch, algorithm, advantage, graphgpo.loss(batch, expected))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"proxy": "graph", "lam": 0.0}, {"scope": "batch", "bootstrap_truncated": True}], ids=str
+)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gagpos_macro_actions(seed, options):
+    rng = np.random.default_rng(seed)
+    batch = [  # with so many states that some are visited once
+        replace(episode, turns=[replace(turn, state=int(rng.integers(20))) for turn in episode.turns])
+        for episode in random_batch(seed)
+    ]
+    algorithm = load("gagpo", {"credit": {"macro_actions": True, **options}})
+    expected = gagpo.advantages(batch, macro_actions=True, **options)
+    advantage = credit_of(batch, algorithm)
+    assert advantage == pytest.approx(flat(expected), abs=1e-9)
+    assert advantage != pytest.approx(flat(gagpo.advantages(batch, **options)), abs=1e-3)
+    assert_same_loss(batch, algorithm, advantage, gagpo.loss(batch, expected))
 
 
 @pytest.mark.parametrize("divide", [True, False])

@@ -60,6 +60,9 @@ def temporal_difference(reward_N: np.ndarray, value_N: np.ndarray, next_N: np.nd
     return np.where(np.abs(delta_N) <= 1e-13 * size_N, 0.0, delta_N)
 
 
-def generalised_advantage(delta_N: np.ndarray, last_N: np.ndarray, gamma: float, lam: float) -> np.ndarray:
-    """``A_t = delta_t + gamma lam A_{t+1}`` within each episode (arXiv 1506.02438), float64[N]."""
+def generalised_advantage(delta_N: np.ndarray, last_N: np.ndarray, gamma: float, lam: float | np.ndarray) -> np.ndarray:
+    """``A_t = delta_t + gamma lam A_{t+1}`` within each episode (arXiv 1506.02438), float64[N].
+
+    lam: a number, or one of each turn.
+    """
     return backward_recursion(delta_N, np.where(last_N, 0.0, gamma * lam))

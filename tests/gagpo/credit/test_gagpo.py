@@ -3,6 +3,7 @@
 import pytest
 
 from gagpo.credit import Turns, intern
+from gagpo.credit.episode import DrGrpo
 from gagpo.credit.gagpo import Gagpo
 
 STATES = ["s0", "a", "b", "s0", "a", "c", "s0", "d", "s0", "a", "b"]
@@ -40,3 +41,18 @@ def test_worked_example_is_normalised_by_its_sample_deviation(example):
     assert raw.mean() == pytest.approx(0, abs=5e-5)
     assert raw.std(ddof=1) == pytest.approx(3.4938, abs=5e-5)
     assert Gagpo().advantage(example) == pytest.approx((raw - raw.mean()) / (raw.std(ddof=1) + 1e-6))
+
+
+def test_a_turn_in_a_state_visited_once_shares_the_credit_of_the_action_before(example):
+    """``d`` and ``c`` are visited once: what the episode did there has no other advantage than how it got there."""
+    plain, macro = (Gagpo(lam=0.0, norm="none", macro_actions=on).advantage(example) for on in (False, True))
+    assert macro[[0, 1, 2, 3, 4, 6, 8, 9, 10]] == pytest.approx(plain[[0, 1, 2, 3, 4, 6, 8, 9, 10]])
+    assert plain[[5, 7]].tolist() == [0, 0] and macro[[5, 7]].tolist() == plain[[4, 6]].tolist()
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(("proxy", "gamma"), [("return", 1.0), ("outcome", 1.0), ("graph", 1 - 1e-9)])
+def test_without_repeated_states_macro_actions_are_whole_episodes_with_grpos_credit(lam, proxy, gamma):
+    turns = Turns.of([0, 0, 1, 0, 0, 0, 2], [0, 0, 0, 1, 1, 2, 2], [0, 0, 0], state_N=[0, 1, 2, 0, 3, 0, 4])
+    credit = Gagpo(lam=lam, proxy=proxy, gamma=gamma, norm="none", macro_actions=True)
+    assert credit.advantage(turns) == pytest.approx(DrGrpo().advantage(turns), abs=1e-6)

@@ -51,6 +51,7 @@ CASES = {
             "leave_one_out": (True,),
             "bootstrap_truncated": (True,),
             "episode_weight": (0.5,),
+            "macro_actions": (True,),
         }.items()
         for value in values
     },

@@ -70,8 +70,8 @@ def graph_values(batch, episode, gamma, scope, bootstrap):
     return value
 
 
-def raw_advantages(batch, gamma, lam, proxy, leave_one_out, bootstrap_truncated, scope):
-    """[episode][turn]: GAE before any normalisation."""
+def raw_deltas(batch, gamma, proxy, leave_one_out, bootstrap_truncated, scope):
+    """[episode][turn]: TD errors."""
     rows = []
     for episode in batch:
         rewards = [turn.reward - turn.penalty for turn in episode.turns]
@@ -87,8 +87,30 @@ def raw_advantages(batch, gamma, lam, proxy, leave_one_out, bootstrap_truncated,
             if bootstrap_truncated and episode.truncated:
                 after = value_after_cut(batch, episode, values[-1], gamma, proxy, scope)
         ahead = [*values[1:], after]
-        deltas = [r + gamma * v - here for r, v, here in zip(rewards, ahead, values, strict=True)]
-        rows.append([sum((gamma * lam) ** k * d for k, d in enumerate(deltas[t:])) for t in range(len(deltas))])
+        rows.append([r + gamma * v - here for r, v, here in zip(rewards, ahead, values, strict=True)])
+    return rows
+
+
+def generalised(rows, gamma, lam):
+    """[episode][turn]: GAE before any normalisation."""
+    return [[sum((gamma * lam) ** k * d for k, d in enumerate(row[t:])) for t in range(len(row))] for row in rows]
+
+
+def of_macro_actions(batch, raw_deltas, gamma, lam, scope):
+    """[episode][turn]: one advantage for the turns from a state with several visits up to the next of such."""
+    rows = []
+    for episode, deltas in zip(batch, raw_deltas, strict=True):
+        stretches = []
+        for t, turn in enumerate(episode.turns):
+            if t == 0 or len(visits(batch, episode, turn.state, scope)) > 1:
+                stretches.append([])
+            stretches[-1].append(deltas[t])
+        row, after = [], 0.0
+        for stretch in reversed(stretches):
+            gained = sum(gamma**k * d for k, d in enumerate(stretch))
+            after = gained + gamma ** len(stretch) * lam * after
+            row = [after] * len(stretch) + row
+        rows.append(row)
     return rows
 
 
@@ -125,8 +147,10 @@ def advantages(
     leave_one_out=False,
     bootstrap_truncated=False,
     scope="task",
+    macro_actions=False,
 ):
-    raw = raw_advantages(batch, gamma, lam, proxy, leave_one_out, bootstrap_truncated, scope)
+    deltas = raw_deltas(batch, gamma, proxy, leave_one_out, bootstrap_truncated, scope)
+    raw = of_macro_actions(batch, deltas, gamma, lam, scope) if macro_actions else generalised(deltas, gamma, lam)
     trajectory = group_relative(batch)
     numbers = zip(raw if norm == "none" else normalised(batch, raw, norm, scope), trajectory, strict=True)
     return per_turn(batch, [[x + episode_weight * full[0][0] for x in row] for row, full in numbers])
