@@ -129,7 +129,7 @@ def run(options: argparse.Namespace) -> None:
     """Seed by seed, so that an interrupted study has all cells and methods alike."""
     swept = list(read_rows(options.rows / "map-sweep.jsonl"))
     rates = {method: best_rate(swept, options.world, method) for method in options.methods}
-    for seed, cell in itertools.product(SEEDS[: options.seeds], cells(options.world)):
+    for seed, cell in itertools.product(options.seeds, cells(options.world)):
         for method in options.methods:
             if method == BASE and cell.recognised != RECOGNISED[0]:
                 continue  # GRPO compares no states: one run serves all shares
@@ -175,13 +175,13 @@ def train_once(rows: Path, cell: Cell, method: str, rate: float, seed: int, pane
 
 
 class Map:
-    """The rows of one world.
+    """The rows of one world and of some seeds.
 
     measure: ``area`` under success in training over turns, or success on the ``panel`` of unseen tasks.
     """
 
-    def __init__(self, rows: Sequence[dict[str, Any]], world: str, measure: str = "area"):
-        self.rows = [row for row in rows if row["world"] == world]
+    def __init__(self, rows: Sequence[dict[str, Any]], world: str, measure: str = "area", seeds: Sequence[int] = SEEDS):
+        self.rows = [row for row in rows if row["world"] == world and row["seed"] in seeds]
         self.world = world
         self._values = {
             (row["method"], row["limit"], row["recognised"], row["noise"], row["seed"]): row[measure]
@@ -219,9 +219,9 @@ class Map:
         return detectable_difference(list(self.values(BASE, limit, RECOGNISED[0], noise).values()))
 
 
-def table(rows: Path, world: str, measure: str = "area") -> list[str]:
+def table(rows: Path, world: str, measure: str = "area", seeds: Sequence[int] = SEEDS) -> list[str]:
     """Gains over GRPO in every cell, at each level of noise."""
-    shown = Map(list(read_rows(rows)), world, measure)
+    shown = Map(list(read_rows(rows)), world, measure, seeds)
     lines = [f"\n{world}, {measure}: GRPO, and gains over it in points; * p < 0.05 (Holm over the cells of a table)"]
     for noise in NOISE:
         lines += [f"\n{100 * noise:.0f} % of the final rewards inverted\n", *_table_of(shown, noise)]
@@ -289,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--world", choices=list(SWEPT), default="small", help="rooms, or the shop")
     parser.add_argument("--methods", nargs="+", choices=(BASE, *METHODS), default=[BASE, *METHODS])
     parser.add_argument("--measure", choices=("area", "panel"), default="area", help="of the table")
-    parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="to run, or of the table")
     parser.add_argument("--rows", type=Path, default=FOLDER)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -298,7 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.command == "run":
         run(options)
     elif options.command == "table":
-        print("\n".join(table(options.rows / "map.jsonl", options.world, options.measure)))
+        print("\n".join(table(options.rows / "map.jsonl", options.world, options.measure, options.seeds)))
     else:
         print(*picture(options.rows / "map.jsonl", options.world, options.rows / "map.png"))
     return 0

@@ -182,7 +182,7 @@ def test_map_sweeps_runs_and_prints(corridor, capsys, monkeypatch):
     for name, value in (("RATES", (0.1,)), ("SWEEP_SEEDS", (901,)), ("LIMITS", (6, 20)), ("TURNS", {"small": 100})):
         monkeypatch.setattr(map_study, name, value)
     common = ["--rows", str(corridor), "--methods", "grpo", "gagpo-state"]
-    for command in (["sweep"], ["run", "--seeds", "2"], ["run", "--seeds", "2"]):
+    for command in (["sweep"], ["run", "--seeds", "1", "2"], ["run", "--seeds", "1", "2"]):
         assert map_study.main([*command, *common]) == 0
     rows = list(read_rows(corridor / "map.jsonl"))
     assert len(rows) == 2 * 2 * (2 + 6)  # seeds x levels of noise x (GRPO without shares + GAGPO with all)
