@@ -55,6 +55,15 @@ STUDIES = PAPERS | {
     "quickstart-webshop": Study(SHOP, {"GAGPO": []}, "test", "validation"),
     "quickstart-math": Study("configs/math-quickstart.yaml", {"GAGPO": []}, "validation", "train"),
     "credits": Study(FIRST, TURN_LEVEL, common=FAST),
+    "macro-actions": Study(  # set in advance in lab/log.md
+        FIRST,
+        {
+            **{name: preset(name) for name in ("grpo", "gagpo", "graph_value")},
+            "gagpo, macro-actions": preset("gagpo", "algorithm.credit.macro_actions=true"),
+            "graph_value, macro-actions": preset("graph_value", "algorithm.credit.macro_actions=true"),
+        },
+        common=FAST,
+    ),
     "credits-full": Study(  # the same weak starter in rooms of 20 to 48 receptacles
         FIRST,
         TURN_LEVEL,
