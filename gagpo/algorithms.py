@@ -89,6 +89,13 @@ PRESETS: dict[str, Cells] = {
     "graph_value": _row(
         {"name": "gagpo", "state_key": "auto", "proxy": "graph", "lam": 0.0}, "action", CLIP, "action_mean", kl=KL
     ),
+    "graph_macro": _row(
+        {"name": "gagpo", "state_key": "auto", "proxy": "graph", "lam": 0.0, "macro_actions": True},
+        "action",
+        CLIP,
+        "action_mean",
+        kl=KL,
+    ),
     "graph_sum": _row("weighted_sum", "action", CLIP, "action_mean", kl=KL),
     "ppo": _row("ppo", "token", CLIP, "token_mean", kl=KL, critic={}),
     "ppo_turn": _row("ppo_turn", "action", CLIP, "token_mean", kl=KL, critic={}),

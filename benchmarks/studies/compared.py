@@ -47,7 +47,7 @@ TURN_LEVEL = {
     **{name: preset(name) for name in ("graph_value", "graph_sum")},
 }
 NEWER = ("rejection_sampling", "g2po", "empg", "optimal_token_baseline", "dppo", "sampo", "maxrl")
-OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER)]
+OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER, "graph_macro")]
 
 STUDIES = PAPERS | {
     # The shipped configs as they are: the first rows of README.
@@ -60,7 +60,7 @@ STUDIES = PAPERS | {
         {
             **{name: preset(name) for name in ("grpo", "gagpo", "graph_value")},
             "gagpo, macro-actions": preset("gagpo", "algorithm.credit.macro_actions=true"),
-            "graph_value, macro-actions": preset("graph_value", "algorithm.credit.macro_actions=true"),
+            "graph_value, macro-actions": preset("graph_macro"),
         },
         common=FAST,
     ),

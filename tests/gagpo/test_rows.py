@@ -28,6 +28,7 @@ OTHERS = {
     "reinforce_plus_plus_baseline": ("reinforce.baseline_advantages", "reinforce.loss"),
     "optimal_token_baseline": ("token_baseline.advantages", "token_baseline.loss"),
     "graph_value": ("graph_value.advantages", "gagpo.loss"),
+    "graph_macro": ("graph_macro.advantages", "gagpo.loss"),
     "graph_sum": ("graph_sum.advantages", "gagpo.loss"),
     "ppo": ("ppo.advantages", "ppo.loss"),
 }
@@ -92,6 +93,8 @@ OPTIONS = [
     ("gagpo", {"bootstrap_truncated": True, "leave_one_out": True, "norm": "none"}),
     ("gagpo", {"bootstrap_truncated": True, "proxy": "graph", "norm": "none"}),
     ("gagpo", {"bootstrap_truncated": True, "proxy": "outcome", "scope": "batch", "norm": "none"}),
+    ("gagpo", {"macro_actions": True}),
+    ("gagpo", {"macro_actions": True, "proxy": "outcome", "scope": "batch", "norm": "state"}),
     ("gagpo", {"scope": "batch"}),
     ("gagpo", {"scope": "batch", "norm": "state"}),
     ("gagpo", {"scope": "batch", "proxy": "graph", "norm": "none"}),
