@@ -47,6 +47,9 @@ NAMES = {
 LIMITS, RECOGNISED = (10, 20, 40), (1.0, 0.5, 0.0)
 NOISE = (0.0, 0.2)
 RATES, SWEEP_SEEDS, SEEDS = (0.01, 0.03, 0.1), (901, 902), (1, 2, 3, 4, 5)
+NEW_SEEDS = tuple(range(6, 16))
+"""On which macro-actions, chosen on the first five, were measured again."""
+
 SUCCESS = 0.25
 """Where every run begins, on training tasks."""
 

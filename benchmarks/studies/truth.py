@@ -47,6 +47,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gagpo lam=1": {"name": "gagpo", "lam": 1.0},
     "graph": {"name": "gagpo", "proxy": "graph", "lam": 0.0},
     "graph lam=.5": {"name": "gagpo", "proxy": "graph", "lam": 0.5},
+    "gagpo macro": {"name": "gagpo", "macro_actions": True},
+    "graph macro": {"name": "gagpo", "proxy": "graph", "lam": 0.0, "macro_actions": True},
 }
 """Credits beside the defaults of the table."""
 
