@@ -34,7 +34,7 @@ from gagpo.eval.curves import COLOURS, GREY, INK, empty_figure, plain_axes, writ
 from gagpo.eval.statistics import area_under_curve, detectable_difference, holm, mean_over_seeds, paired_t
 
 BASE = "grpo"
-METHODS = ("gagpo-state", "graph", "graph_episode", "gigpo-state", "gagpo_macro", "graph_macro")
+METHODS = ("gagpo-state", "graph", "gigpo-state", "gagpo_macro", "graph_macro", "graph_episode")
 NAMES = {
     "grpo": "GRPO",
     "gigpo-state": "GiGPO",
@@ -52,6 +52,9 @@ NEW_SEEDS = tuple(range(6, 16))
 
 SUCCESS = 0.25
 """Where every run begins, on training tasks."""
+
+ACROSS = 3
+"""Panels of the picture side by side."""
 
 PANEL_TASKS, PANEL_TRIES = 48, 1
 SIGNIFICANT = 0.05
@@ -266,9 +269,11 @@ def picture(rows: Path, world: str, output: Path) -> list[Path]:
     """Gain over GRPO by limit of turns, a panel for each method and a line for each share of recognised states."""
     shown = Map(list(read_rows(rows)), world)
     methods = shown.methods
-    figure = empty_figure(2.1 * len(methods), 2.2)
-    axes = list(figure.subplots(1, len(methods), squeeze=False, sharey=True).flat)
-    for method, axis in zip(methods, axes, strict=True):
+    columns = min(ACROSS, len(methods))
+    lines = -(-len(methods) // columns)
+    figure = empty_figure(2.3 * columns, 1.9 * lines + 0.3)
+    axes = list(figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).flat)
+    for method, axis in zip(methods, axes, strict=False):
         for recognised, colour in zip(RECOGNISED, COLOURS, strict=False):
             gains = [mean_over_seeds(shown.gains(method, limit, recognised)) for limit in shown.limits]
             middle = [100 * gain.value for gain in gains]
@@ -279,8 +284,10 @@ def picture(rows: Path, world: str, output: Path) -> list[Path]:
         axis.set_title(NAMES[method], loc="left", fontsize=9, color=INK)
         axis.set_xticks(shown.limits)
         plain_axes(axis)
-    axes[0].set_ylabel("points over GRPO", fontsize=8, color=GREY)
-    axes[-1].legend(title="recognised", fontsize=7, title_fontsize=7, frameon=False, loc="lower left")
+    for axis in axes[len(methods) :]:
+        axis.set_visible(False)
+    figure.supylabel("points over GRPO", fontsize=8, color=GREY)
+    axes[len(methods) - 1].legend(title="recognised", fontsize=7, title_fontsize=7, frameon=False, loc="lower left")
     figure.supxlabel("limit of turns; band: 95 % interval over seeds", fontsize=8, color=GREY)
     light = write_figure(figure, output)
     return [light, darkened(light)]
