@@ -94,10 +94,12 @@ class Gagpo(CreditSettings):
         The discounted TD errors within a macro-action telescope to ``sum_i gamma^i r_i + gamma^k V(s_k) - V(s_0)``:
         the values of states that one episode saw, which compare nothing, cancel.
         """
+        # A macro-action begins in a repeated state, and with an episode.
         state_N = turns.states(self.scope)
         begins_N = np.bincount(state_N)[state_N] > 1
         begins_N[1:] |= turns.last_N[:-1]
         begins_N[0] = True
+        # Errors decay from one to the next only: within one there is no estimate that lam could trust less.
         lam_N = np.where(np.append(begins_N[1:], True), self.lam, 1.0)
         advantage_N = generalised_advantage(delta_N, turns.last_N, self.gamma, lam_N)
         start_N = np.maximum.accumulate(np.where(begins_N, np.arange(turns.num_turns), 0))
