@@ -1,13 +1,16 @@
 """Maths problems with wrong verdicts for one answer in ten, to see what noise does to a controller.
 
 ``environment.id=benchmarks.studies.noise:NoisyMath-v0`` pays by the wrong verdict; with ``NoisyStatistics-v0`` the
-reward is right and only the reported success is wrong, from which AGPO takes the dispersion of a probe. A verdict is
-flipped by a draw from the episode's own generator, so that a run repeats. Evaluations of a study use neither.
+reward is right and only the reported success is wrong, from which AGPO takes the dispersion of a probe. Whether a
+verdict is wrong is drawn from the problem and the response, as a verifier errs, so that a run repeats. It is not drawn
+from the episode's generator: the episodes of a group share its seed, and all would be wrong together. Evaluations of a
+study use neither environment.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import gymnasium
 
@@ -23,8 +26,9 @@ class NoisyStatisticsEnv(MathEnv):
 
     def act(self, action: str) -> Outcome:
         outcome = super().act(action)
-        in_training = self.task is not None and self.task.split == "train"
-        if not in_training or not outcome.terminated or self.np_random.random() >= WRONG:
+        if self.task is None or self.task.split != "train" or not outcome.terminated:
+            return outcome
+        if random.Random(f"{self.task.id} {action}").random() >= WRONG:
             return outcome
         return dataclasses.replace(outcome, success=not outcome.success)
 

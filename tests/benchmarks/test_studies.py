@@ -151,9 +151,9 @@ def test_one_success_in_ten_is_wrong_in_training_only(environment, pays_by_it):
     env = gymnasium.make(f"benchmarks.studies.noise:{environment}", attempts=1, tools=False)
     for split, wrong in (("train", 0.1), ("test", 0.0)):
         reported, rewards = [], []
-        for seed in range(400):
-            env.reset(seed=seed, options={"split": split})
-            _, reward, terminated, _, info = env.step("I do not know. #### none")
+        for number in range(400):  # as the episodes of a group, which share their seed
+            env.reset(seed=7, options={"split": split})
+            _, reward, terminated, _, info = env.step(f"I do not know. #### none {number}")
             assert terminated
             reported.append(info["success"])
             rewards.append(reward)
