@@ -4,8 +4,8 @@
         --split valid_unseen --prompt plain --episodes played.jsonl
     python -m benchmarks.starters.search played.jsonl
 
-Most games that the small household model loses are lost so: it never goes to a listed receptacle of an unusual type, or
-to the second or third of a type, and circles between those it knows.
+A player that loses by search never goes to a listed receptacle of an unusual type, or to the second or third of a type,
+and circles between those it knows.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from gagpo.eval.units import percent
 def revisits(turns: Sequence[Turn]) -> list[bool]:
     """Whether each turn walks to a receptacle that was looked into before, while another should be looked into.
 
-    That is so while no wanted object is known, or no lamp to look at it with, and a receptacle of the room's listing
-    was never looked into. What is known is what the observations showed. All False where the task is not understood.
+    That is so while the observations have shown no wanted object, or no lamp to look at it with, and a receptacle of
+    the room's listing was never looked into. All False where the task is not understood.
     """
     if not turns:
         return []
     memory = Memory(turns[0].observation)
     goal = read_goal(memory.task, {kind_of(name) for name in memory.receptacles})
-    found = []
+    revisited = []
     for turn, answer in zip(turns, [*(turn.observation for turn in turns[1:]), None], strict=True):
-        verb, _, receptacle = turn.action.strip().rpartition("go to ")
-        walks = not verb and receptacle in memory.searched
-        found.append(walks and _searches(memory, goal) and not memory.searched.issuperset(memory.receptacles))
+        action = turn.action.strip()
+        walks = action.startswith("go to ") and action.removeprefix("go to ") in memory.searched
+        revisited.append(walks and _searches(memory, goal) and not memory.searched.issuperset(memory.receptacles))
         if answer is not None:
             memory.update(turn.action, answer)
-    return found
+    return revisited
 
 
 def _searches(memory: Memory, goal: HouseholdGoal | None) -> bool:
@@ -50,10 +50,10 @@ def _searches(memory: Memory, goal: HouseholdGoal | None) -> bool:
         needs_lamp = goal.operation == "light" and kind_of(memory.holding) == goal.object_type
         lamps = [goal.lamp] if goal.lamp not in ("", "lamp") else ["desklamp", "floorlamp"]
         return needs_lamp and not any(memory.objects_of(lamp) for lamp in lamps)
-    known = memory.objects_of(goal.object_type)
+    objects = memory.objects_of(goal.object_type)
     if goal.count > 1:  # what was delivered is not looked for
-        known = [name for name in known if kind_of(memory.place_of(name)) != goal.target]
-    return not known
+        objects = [name for name in objects if kind_of(memory.place_of(name)) != goal.target]
+    return not objects
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ class SearchCounts:
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> SearchCounts:
-        found = [revisits(episode.turns) for episode in episodes]
-        lost = [row for row, episode in zip(found, episodes, strict=True) if not episode.success]
+        all_revisits = [revisits(episode.turns) for episode in episodes]
+        of_lost = [row for row, episode in zip(all_revisits, episodes, strict=True) if not episode.success]
         return cls(
-            len(found),
-            len(lost),
-            sum(map(len, found)),
-            sum(map(sum, found)),
-            sum(map(len, lost)),
-            sum(map(sum, lost)),
-            sum(4 * sum(row) >= len(row) > 0 for row in lost),
+            episodes=len(all_revisits),
+            lost=len(of_lost),
+            turns=sum(map(len, all_revisits)),
+            revisits=sum(map(sum, all_revisits)),
+            turns_of_lost=sum(map(len, of_lost)),
+            revisits_of_lost=sum(map(sum, of_lost)),
+            losing_revisits=sum(4 * sum(row) >= len(row) > 0 for row in of_lost),
         )
 
     def line(self, name: str) -> str:

@@ -47,6 +47,7 @@ TURN_LEVEL = {
     **{name: preset(name) for name in ("graph_value", "graph_sum")},
 }
 NEWER = ("rejection_sampling", "g2po", "empg", "optimal_token_baseline", "dppo", "sampo", "maxrl")
+# graph_macro has a study of its own, macro-actions.
 OTHERS = [name for name in PRESETS if name not in (*TURN_LEVEL, *NEWER, "graph_macro")]
 
 STUDIES = PAPERS | {

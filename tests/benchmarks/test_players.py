@@ -124,6 +124,11 @@ ROOM = "Looking around, you see a bed 1, a desk 1, and a shelf 1.\n\nYour task i
             ],
             [0, 0, 1, 0, 0],
         ),
+        (  # a walk is written as the game understands it
+            "put a book in desk",
+            [("go to bed 1", "On the bed 1, you see nothing."), ("bed 1", "Nothing happens."), ("go to bed 1", "")],
+            [0, 0, 1],
+        ),
         ("do as you like", [("go to bed 1", "On the bed 1, you see nothing."), ("go to bed 1", "")], [0, 0]),
     ],
 )
