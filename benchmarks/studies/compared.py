@@ -40,6 +40,11 @@ SMOLLM2_START = [
     *("rollout.tasks=24", "rollout.max_tokens=20", "training.microbatch_tokens=8192"),
 ]
 
+BY_ROOM = ["environment.kwargs.held_out=0.35", "environment.kwargs.held_out_by=room"]
+"""``gagpo sft alfworld-released`` takes them too, with the model and ``sft.episodes`` of "released-rooms"."""
+
+FULL_ROOMS = "{train: 600, valid_seen: 72, valid_unseen: 138}"
+
 TURN_LEVEL = {
     "gagpo": preset("gagpo"),
     "gagpo, key observation": preset("gagpo", "algorithm.credit.state_key=observation"),
@@ -69,9 +74,19 @@ STUDIES = PAPERS | {
         FIRST,
         TURN_LEVEL,
         common=[
-            "environment.kwargs={size: full, max_turns: 30, counts: {train: 600, valid_seen: 72, valid_unseen: 138}}",
+            f"environment.kwargs={{size: full, max_turns: 30, counts: {FULL_ROOMS}}}",
             *("training.max_turns=20000", "training.iterations=30", "optimizer.learning_rate=1e-3"),
             *("evaluation.every=0", "optimizer.lr_scheduler=constant"),
+        ],
+    ),
+    "macro-actions-long": Study(  # those rooms with fifty turns, set in advance in lab/log.md
+        FIRST,
+        {name: preset(name) for name in ("grpo", "gagpo", "graph_value", "graph_macro")},
+        common=[
+            f"environment.kwargs={{size: full, max_turns: 50, counts: {FULL_ROOMS}}}",
+            *("training.max_turns=30000", "training.iterations=30", "training.ema=false"),
+            *("evaluation.episodes_per_task=2", "evaluation.every=0"),
+            *("optimizer.learning_rate=1e-3", "optimizer.lr_scheduler=constant"),
         ],
     ),
     "credits-weak": Study(  # set in advance in lab/weak-start.md
@@ -101,6 +116,16 @@ STUDIES = PAPERS | {
         split="train_dev",
         chosen_on="train",
         common=[*SAME_TURNS, "training.max_turns=30000", "optimizer.learning_rate=1e-3"],
+    ),
+    "released-rooms": Study(  # a third of the rooms held out; set in advance in lab/released-games.md
+        RELEASED,
+        {name: preset(name) for name in ("gagpo", "graph_macro", "grpo")},
+        split="train_dev",
+        chosen_on="train",
+        common=[
+            *(*BY_ROOM, "model=data/models/alfworld-released-rooms", "sft.episodes=137"),
+            *(*SAME_TURNS, "training.max_turns=30000", "optimizer.learning_rate=1e-3"),
+        ],
     ),
     "released-smollm2": Study(  # the same from an adapter on SmolLM2, on a GPU; the SFT takes SMOLLM2_START too
         RELEASED,
