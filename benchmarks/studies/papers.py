@@ -62,8 +62,8 @@ GAGPO = Study(
         **{f"groups of {size}": groups_of(size) for size in (2, 4, 16)},
     },
     common=[
-        *("training.max_turns=6000", "training.iterations=20", "evaluation.episodes_per_task=2", "evaluation.every=0"),
-        "optimizer.learning_rate=1e-3",
+        *("training.max_turns=6000", "training.iterations=20", "evaluation.episodes_per_task=4", "evaluation.every=0"),
+        *("training.ema=false", "optimizer.learning_rate=1e-3"),
     ],
 )  # fmt: skip
 
