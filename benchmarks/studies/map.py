@@ -5,6 +5,9 @@
     python -m benchmarks.studies.map table      gains over GRPO with paired intervals and Holm's correction
     python -m benchmarks.studies.map picture    the same as a picture, lab/studies/map.png
 
+With ``--rate RATE`` methods run at this rate instead of their own; such rows go to ``map-equal-rates.jsonl``, and the
+table shows the methods that have rows at this rate.
+
 A cell is an environment with a limit of turns, the share of visits whose state key is readable, and the share of
 episodes whose final reward is inverted. Success is always the true one. Rows go to ``lab/studies/map-sweep.jsonl`` and
 ``map.jsonl``; a run whose row exists is skipped, so that a study may be interrupted at any time.
@@ -47,6 +50,7 @@ NAMES = {
 LIMITS, RECOGNISED = (10, 20, 40), (1.0, 0.5, 0.0)
 NOISE = (0.0, 0.2)
 RATES, SWEEP_SEEDS, SEEDS = (0.01, 0.03, 0.1), (901, 902), (1, 2, 3, 4, 5)
+EQUAL_RATES = "map-equal-rates.jsonl"
 NEW_SEEDS = tuple(range(6, 16))
 """On which macro-actions, chosen on the first five, were measured again."""
 
@@ -133,13 +137,20 @@ def sweep(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Seed by seed, so that an interrupted study has all cells and methods alike."""
-    swept = list(read_rows(options.rows / "map-sweep.jsonl"))
-    rates = {method: best_rate(swept, options.world, method) for method in options.methods}
+    if options.rate is None:
+        swept = list(read_rows(options.rows / "map-sweep.jsonl"))
+        rates = {method: best_rate(swept, options.world, method) for method in options.methods}
+        output = options.rows / "map.jsonl"
+    else:
+        rates = dict.fromkeys(options.methods, options.rate)
+        output = options.rows / EQUAL_RATES
     for seed, cell in itertools.product(options.seeds, cells(options.world)):
+        if cell.noise not in options.noise:
+            continue
         for method in options.methods:
             if method == BASE and cell.recognised != RECOGNISED[0]:
                 continue  # GRPO compares no states: one run serves all shares
-            train_once(options.rows / "map.jsonl", cell, method, rates[method], seed, panel=True)
+            train_once(output, cell, method, rates[method], seed, panel=True)
 
 
 def best_rate(swept: Sequence[dict[str, Any]], world: str, method: str) -> float:
@@ -225,9 +236,17 @@ class Map:
         return detectable_difference(list(self.values(BASE, limit, RECOGNISED[0], noise).values()))
 
 
-def table(rows: Path, world: str, measure: str = "area", seeds: Sequence[int] = SEEDS) -> list[str]:
+def rows_at(folder: Path, rate: float | None = None) -> list[dict[str, Any]]:
+    """Rows of the map, each method at its best rate; or those of every method at one rate."""
+    rows = list(read_rows(folder / "map.jsonl"))
+    if rate is None:
+        return rows
+    return [row for row in [*rows, *read_rows(folder / EQUAL_RATES)] if row["rate"] == rate]
+
+
+def table(rows: Sequence[dict[str, Any]], world: str, measure: str = "area", seeds: Sequence[int] = SEEDS) -> list[str]:
     """Gains over GRPO in every cell, at each level of noise."""
-    shown = Map(list(read_rows(rows)), world, measure, seeds)
+    shown = Map(rows, world, measure, seeds)
     lines = [f"\n{world}, {measure}: GRPO, and gains over it in points; * p < 0.05 (Holm over the cells of a table)"]
     for noise in NOISE:
         lines += [f"\n{100 * noise:.0f} % of the final rewards inverted\n", *_table_of(shown, noise)]
@@ -300,6 +319,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--methods", nargs="+", choices=(BASE, *METHODS), default=[BASE, *METHODS])
     parser.add_argument("--measure", choices=("area", "panel"), default="area", help="of the table")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="to run, or of the table")
+    parser.add_argument("--noise", type=float, nargs="+", choices=NOISE, default=NOISE, help="to run")
+    parser.add_argument("--rate", type=float, help="of every method")
     parser.add_argument("--rows", type=Path, default=FOLDER)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -308,7 +329,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.command == "run":
         run(options)
     elif options.command == "table":
-        print("\n".join(table(options.rows / "map.jsonl", options.world, options.measure, options.seeds)))
+        rows = rows_at(options.rows, options.rate)
+        print("\n".join(table(rows, options.world, options.measure, options.seeds)))
     else:
         print(*picture(options.rows / "map.jsonl", options.world, options.rows / "map.png"))
     return 0
