@@ -22,7 +22,7 @@ LEARNED = {
     "random": "nothing: random valid actions",
     "expert": "nothing: the environments' own programs",
     "starter:alfworld": "imitation, weak on purpose",
-    "starter:alfworld-household": "imitation",
+    "starter:alfworld-household": "imitation, RL",
     "starter:webshop": "imitation, weak on purpose",
     "starter:maths": "imitation, weak on purpose",
     "runs/alfworld-quickstart, iteration 20": "`starter:alfworld`, then RL (`gagpo train alfworld-quickstart`)",

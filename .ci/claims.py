@@ -113,11 +113,14 @@ def credit_claims() -> Iterator[Claim]:
         if p_holm < SIGNIFICANT:
             differing.append(row)
     assert differing == ["rooms like the released ones, 50 turns"], differing
-    yield Claim("docs/results.md", "GAGPO differs significantly from GRPO in rooms of fifty turns; in math alone p would be 0.016.")
+    yield Claim(
+        "docs/results.md",
+        "GAGPO differs significantly from GRPO in rooms of fifty turns; in math alone p would be 0.016.",
+    )
     yield Claim(
         "docs/papers.md",
-        f"with equal turns {difference('credits-household', 'gagpo', 'grpo')} in rooms of fifty turns and "
-        f"{difference('maths', 'gagpo', 'grpo')} in math; elsewhere no significant difference",
+        f"with equal turns {difference('credits-household', 'gagpo', 'grpo')} in rooms of fifty turns; no other "
+        f"difference is significant (math {difference('maths', 'gagpo', 'grpo')}",
     )
 
 
@@ -205,7 +208,7 @@ def released_claims() -> Iterator[Claim]:
     assert is_significant("released", "gigpo", "gagpo")
     yield Claim(
         "docs/results.md",
-        f"GAGPO is {gained('gigpo').lstrip('+')} points above GiGPO on released games "
+        f"on released games, where GAGPO is {gained('gigpo').lstrip('+')} points above GiGPO "
         f"(p = {p_of('released', 'gigpo', 'gagpo')})",
     )
 
