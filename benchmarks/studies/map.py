@@ -284,9 +284,9 @@ def gain_text(gains: Sequence[float], p: float | None) -> str:
     return f"{_with_spread(gains, '+')}{star}"
 
 
-def picture(rows: Path, world: str, output: Path) -> list[Path]:
+def picture(rows: Sequence[dict[str, Any]], world: str, output: Path) -> list[Path]:
     """Gain over GRPO by limit of turns, a panel for each method and a line for each share of recognised states."""
-    shown = Map(list(read_rows(rows)), world)
+    shown = Map(rows, world)
     methods = shown.methods
     columns = min(ACROSS, len(methods))
     lines = -(-len(methods) // columns)
@@ -332,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = rows_at(options.rows, options.rate)
         print("\n".join(table(rows, options.world, options.measure, options.seeds)))
     else:
-        print(*picture(options.rows / "map.jsonl", options.world, options.rows / "map.png"))
+        print(*picture(rows_at(options.rows, options.rate), options.world, options.rows / "map.png"))
     return 0
 
 

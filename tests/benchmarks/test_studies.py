@@ -189,3 +189,8 @@ def test_map_sweeps_runs_and_prints(corridor, capsys, monkeypatch):
     assert map_study.main(["table", *common]) == 0
     assert "| 20 | 50 | 2 |" in capsys.readouterr().out
     assert map_study.main(["picture", *common]) == 0 and (corridor / "map-dark.png").exists()
+    assert map_study.main(["run", "--rate", "0.03", "--noise", "0", "--seeds", "1", "2", *common]) == 0
+    assert {row["rate"] for row in read_rows(corridor / map_study.EQUAL_RATES)} == {0.03}
+    assert {row["rate"] for row in map_study.rows_at(corridor)} == {0.1}
+    assert map_study.main(["table", "--rate", "0.03", *common]) == 0
+    assert "| 20 | 50 | 2 |" in capsys.readouterr().out
