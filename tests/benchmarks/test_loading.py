@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from benchmarks import loading
-from gagpo.base.memory import freed_at_once
 
 
 @pytest.mark.slow
@@ -33,7 +32,8 @@ def growth():
 def test_freed_blocks_return_at_once_and_are_kept_afterwards():
     """In a process of its own: where the heap has free memory from earlier tests, nothing has to grow."""
     code = f"""
-from {__name__} import freed_at_once, growth
+from gagpo.base.memory import freed_at_once
+from {__name__} import growth
 with freed_at_once():
     freed = growth()
 print(freed, growth())
