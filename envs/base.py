@@ -92,6 +92,13 @@ class Outcome:
     truncated: bool = False
 
 
+def _flag(name: str, value: object) -> bool:
+    """A flag of an outcome. Raises InvalidArgument for anything else: the text ``"no"`` would count as a success."""
+    if not isinstance(value, bool | np.bool_):
+        raise InvalidArgument(f"{name} must be True or False (got {value!r:.50})", key=name)
+    return bool(value)
+
+
 class TextEnv(gymnasium.Env[str, str]):
     """Base class of the environments.
 
@@ -257,6 +264,7 @@ class TextEnv(gymnasium.Env[str, str]):
         Raises:
             ResetNeeded: after the end of an episode.
             TypeError: if ``action`` is not a string.
+            InvalidArgument: the environment's ``success`` or ``valid`` is not a bool.
         """
         if self._over:
             raise ResetNeeded("the episode is over (or none was started): call reset() before step()")
@@ -299,8 +307,8 @@ class TextEnv(gymnasium.Env[str, str]):
             "task_type": self.task.type,
             "split": self.task.split,
             "turn": self.turn,
-            "success": bool(outcome.success),
-            "valid": bool(outcome.valid),
+            "success": _flag("success", outcome.success),
+            "valid": _flag("valid", outcome.valid),
             "state": outcome.state,
             "admissible_actions": outcome.admissible_actions,
             **outcome.extras,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
@@ -35,6 +36,8 @@ class ComparedDifference(Difference):
     def record(self) -> dict[str, object]:
         """JSON-ready values."""
         values = {**self.rise.record(), "p": self.p, "p_holm": self.p_holm, "test": self.test}
+        if math.isfinite(self.detectable):
+            values["detectable"] = self.detectable
         if self.measure in FIRST:
             return {**values, "gained": self.gained, "lost": self.lost}
         return {"measure": self.measure.name, "label": self.label, "k": self.measure.k, **values}
@@ -85,7 +88,16 @@ class Comparison:
     def note(self) -> str:
         """What the differences are, and the tests behind their p-values."""
         names = {row.test for row in self.of(*self.first, *self.at_k)}
-        return f"against {self.baseline}; 95 % intervals, paired by task; p: {', '.join(sorted(names))}"
+        tested = f"against {self.baseline}; 95 % intervals, paired by task; p: {', '.join(sorted(names))}"
+        return "; ".join([tested, *self._detectable()])
+
+    def _detectable(self) -> list[str]:
+        """What these tasks would show of the first measure, by the spread of the least certain difference."""
+        measure = self.first[0]
+        largest = max(row.detectable for row in self.of(measure))
+        if not math.isfinite(largest) or not largest:
+            return []
+        return [f"these tasks show a difference of {measure.unit.amount(largest)} or more (80 % power)"]
 
     def difference_tables(self) -> list[Table]:
         """Differences in mean reward, in success, or both: one row per result that is compared with the baseline."""

@@ -18,6 +18,7 @@ from gagpo.eval.statistics import (
     by_cluster,
     cluster_bootstrap,
     clustered_wilson,
+    detectable_rise,
     paired_difference,
     paired_mean_difference,
     paired_mean_test,
@@ -44,6 +45,7 @@ class Difference:
     rise: of the estimate, with its 95 % interval, paired by task.
     p: two-sided, of the paired test named ``test``.
     gained, lost: number of tasks with a higher or a lower value.
+    detectable: the smallest rise that these tasks would show, see :func:`gagpo.eval.statistics.detectable_rise`.
     """
 
     rise: Interval
@@ -51,6 +53,7 @@ class Difference:
     test: str
     gained: int
     lost: int
+    detectable: float
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,13 @@ class Measure:
         else:
             rise = paired_mean_difference(first, second, clusters=clusters)
         test = self._test(before, after, clusters)
-        return Difference(rise, *test, gained=int((second > first).sum()), lost=int((second < first).sum()))
+        return Difference(
+            rise,
+            *test,
+            gained=int((second > first).sum()),
+            lost=int((second < first).sum()),
+            detectable=detectable_rise(first, second, clusters=clusters),
+        )
 
     def _sums(self, tasks: Tasks) -> tuple[np.ndarray, np.ndarray]:
         sums, counts = np.array([self.of_task(task, self.k) for task in tasks], dtype=float).reshape(-1, 2).T

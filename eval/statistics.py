@@ -306,18 +306,40 @@ def detectable_difference(values: Sequence[float], power: float = 0.8, level: fl
         InvalidArgument: ``power`` is not above the significance level and below 1.
     """
     data = np.asarray(values, dtype=float)
+    return _standard_errors(len(data), power, level) * math.sqrt(2 / max(len(data), 1)) * _spread(data)
+
+
+def detectable_rise(
+    before: Numbers, after: Numbers, power: float = 0.8, level: float = 0.95, clusters: Clusters = None
+) -> float:
+    """The smallest true rise that a paired t test over tasks, or over clusters of tasks, would find.
+
+    Like :func:`detectable_difference`, from the spread of these tasks' differences: 0 where no task differs, which says
+    nothing of others.
+
+    Returns: the rise of the mean over tasks; infinite for a single task or cluster.
+    """
+    differences = _differences(before, after)
+    of_units = by_cluster(differences, clusters)
+    error = math.sqrt(len(of_units)) * _spread(of_units) / len(differences)
+    return _standard_errors(len(of_units), power, level) * error
+
+
+def _spread(values: np.ndarray) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else 1.0
+
+
+def _standard_errors(number: int, power: float, level: float) -> float:
+    """The noncentrality at which a share of ``power`` of all t tests of ``number`` values is significant."""
     _two_sided(level)
     if not 1 - level < power < 1:
         raise InvalidArgument(f"power must be above {1 - level:g} and below 1 (got {power:g})", key="power")
-    if len(data) < 2:
+    if number < 2:
         return math.inf
     from scipy.special import nctdtrinc, stdtrit
 
-    degrees = len(data) - 1
-    critical = stdtrit(degrees, (1 + level) / 2)
-    # The noncentrality at which a fraction of 1 - power of all tests stays below the critical value.
-    noncentrality = float(nctdtrinc(degrees, 1 - power, critical))
-    return noncentrality * math.sqrt(2 / len(data)) * float(data.std(ddof=1))
+    critical = stdtrit(number - 1, (1 + level) / 2)
+    return float(nctdtrinc(number - 1, 1 - power, critical))
 
 
 def paired_t(differences: Sequence[float]) -> float:

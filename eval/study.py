@@ -239,11 +239,11 @@ class Study:
             return []
         after = baseline.numbers("after")
         smallest = detectable_difference(list(after.values()))
-        seeds = f"{len(after)} seeds show a difference of {_amount(smallest, measure)} or more"
+        seeds = f"{len(after)} seeds show a difference of {measure.unit.amount(smallest)} or more"
         notes = [f"{seeds} (80 % power, spread of {self.baseline}'s seeds)"]
         gains = _rises(baseline.numbers("before"), after)
         if gains and (gain := math.fsum(gains) / len(gains)) < smallest:
-            amount = _amount(gain, measure)
+            amount = measure.unit.amount(gain)
             notes.append(f"this table cannot tell methods apart: {self.baseline} itself gained {amount} in training")
         return notes
 
@@ -306,11 +306,6 @@ def gap_and_p(method: Method) -> list[str]:
     """The cells of the difference to the baseline and of its p-value."""
     gap = method.measure.unit.spread(method.gap, signed=True) if method.gap else ""
     return [gap, "" if method.p_holm is None else p_value(method.p_holm)]
-
-
-def _amount(difference: float, measure: Measure) -> str:
-    """A difference in the unit of a table."""
-    return reward_number(difference) if measure == REWARD else f"{100 * difference:.1f} points"
 
 
 def narrow_table(table: Table) -> Table:

@@ -18,7 +18,7 @@ from gagpo.base.tables import WIDTH, Table, facts
 from gagpo.eval.compare import ComparedDifference, compare_results, difference_table
 from gagpo.eval.measures import SUCCESS
 from gagpo.eval.results import EvalResult
-from gagpo.eval.statistics import Interval, holm, random_sign_flips, sign_flips_over
+from gagpo.eval.statistics import Interval, detectable_rise, holm, random_sign_flips, sign_flips_over
 from gagpo.eval.units import PERCENT, plain
 from gagpo.runs.reading import BadResult, Document, parse, read_text, validated
 
@@ -182,6 +182,9 @@ class SuiteComparison:
         for title, table in self.difference_tables().items():
             lines += [*facts([("difference", title)], width), *table.lines(width), ""]
         note = "95 % intervals, paired by task; every task set counts equally in the mean; p of the mean: sign flips"
+        shown = max(rows[-1].detectable for rows in self.differences.values())
+        if shown and math.isfinite(shown):
+            note += f"; the mean shows a difference of {PERCENT.amount(shown)} or more (80 % power)"
         return [*lines, *facts([("note", note)], width)]
 
     def record(self) -> dict[str, object]:
@@ -238,7 +241,8 @@ def _differences(first: SuiteResult, other: SuiteResult, label: str) -> list[Com
     p_mean = random_sign_flips(before, after)
     gained, lost = sum(row.gained for row in rows), sum(row.lost for row in rows)
     mean = mean_of([row.rise for row in rows])
+    detectable = detectable_rise(before, after) * len(before) / len(rows)  # of the sum over tasks, which are weighted
     return [
         *differences,
-        ComparedDifference(mean, p_mean, sign_flips_over(None), gained, lost, SUCCESS, MEAN, p_mean),
+        ComparedDifference(mean, p_mean, sign_flips_over(None), gained, lost, detectable, SUCCESS, MEAN, p_mean),
     ]

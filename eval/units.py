@@ -25,6 +25,10 @@ class MeasureUnit:
     suffix: str = ""
     difference: str = "rise"
 
+    def amount(self, difference: float) -> str:
+        """A difference without its sign: ``12.0 points``, ``0.0500``."""
+        return f"{self.number(difference)} points" if self.difference == "points" else self.number(difference)
+
     def interval(self, interval: Interval, signed: bool = False) -> str:
         """``30.5 [21.6, 41.2]``."""
         numbers = (interval.value, interval.low, interval.high)

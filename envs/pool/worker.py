@@ -25,6 +25,7 @@ from gagpo.envs.base import Info, Kwargs
 from gagpo.envs.pool.wire import Garbage, Request, describe, plain
 
 MAX_REWARD = 1e9
+FLAGS = ("success", "valid")  # entries of info that count episodes and turns: the text "no" would count as success
 REWARD = "reward"  # the argument of every environment that gagpo.envs.rewarded reads
 StepAnswer = tuple[str, float, bool, bool, Info]
 ResetAnswer = tuple[str, Info]
@@ -102,6 +103,9 @@ def _flag(value: object, name: str) -> bool:
 def _info(info: object) -> Info:
     if not isinstance(info, dict):
         raise Garbage(f"info is {type(info).__name__}, not a dict")
+    for name in FLAGS:
+        if name in info:
+            _flag(info[name], f"info[{name!r}]")
     values: Info = plain(info, "info")
     return values
 

@@ -69,6 +69,8 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
         for number, (path, (_, files, _)) in enumerate(zip(paths, contents, strict=True)):
             calculate_credit = credit_of_run(home_of(path))
             sources += [write_file(target, number, file, calculate_credit) for file in files]
+        for problem in (problem for source in sources for problem in source.problems):
+            LOG.warning("%s", problem)
         if not any(source.groups for source in sources):
             raise BadResult("holds no finished episode", where=paths[0])
         sources.sort(key=reading_order)

@@ -76,6 +76,10 @@ def complaint(error: ErrorDetails, *alternatives: ErrorDetails) -> str:
     """
     further = [in_words(alternative["msg"]).removeprefix("must be ") for alternative in alternatives]
     cause = _cause(error)
+    if error["type"] == "union_tag_invalid":  # one of several sections, chosen by its name
+        context = error["ctx"]
+        names = re.findall("'([^']*)'", context["expected_tags"])
+        return f"there is no {context['tag']!r:.80}; {hint(context['tag'], names)}"
     message = " or ".join([cause.placed if cause else in_words(error["msg"]), *further])
     value = error["input"]
     is_named = "got " in message or (isinstance(value, str) and value and value in message)

@@ -115,8 +115,10 @@ def _train_run(request: TrainRequest, config: str | None, changes: list[str], qu
         start = time.monotonic()
         first = 0.0
         continued = (folder.path / "metrics.jsonl").exists()
-        if request.resume is not None and ranks.first and folder.finished:
-            say(_extended(folder))
+        if request.resume is not None and folder.finished:
+            _require_checkpoint(folder)
+            if ranks.first:
+                say(_extended(folder))
 
         def report(event: Event) -> None:
             nonlocal first
@@ -132,6 +134,19 @@ def _train_run(request: TrainRequest, config: str | None, changes: list[str], qu
     say(_times(first, seconds, continued))
     if as_json:
         print_json({split: result.summary() for split, result in results.items()})
+
+
+def _require_checkpoint(folder: RunFolder) -> None:
+    """Raise SettingsError if a finished run has no checkpoint left: it would be trained again and overwritten."""
+    from gagpo.runs.checkpoint import latest
+    from gagpo.settings import SettingsError
+
+    if latest(folder.path / "checkpoints") is None:
+        raise SettingsError(
+            "is finished, and its checkpoints are gone, so there is nothing to continue from",
+            where=folder.path,
+            advice="train again under another name: gagpo train CONFIG name=NAME",
+        )
 
 
 def _extended(folder: RunFolder) -> str:

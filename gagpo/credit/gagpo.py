@@ -68,6 +68,12 @@ class Gagpo(CreditSettings):
                 "together",
                 key="leave_one_out",
             )
+        if self.macro_actions and self.norm == "state":
+            raise InvalidArgument(
+                "norm=state has no use for macro_actions: it makes the advantage of every state visited once 0",
+                key="norm",
+                advice="use norm=group",
+            )
         return self
 
     @property

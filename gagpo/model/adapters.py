@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
 from gagpo.base.errors import GagpoError, first_line
+from gagpo.model.disk_errors import disk_errors
 
 ALL_LINEAR = "all-linear"
 CONFIG = "adapter_config.json"
@@ -323,7 +324,7 @@ class AdapterForm:
         """
         self.write_config(folder, sorted({target.rpartition(".")[2] for target in self.targets}))
         content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(content, str(folder / WEIGHTS), metadata={"format": "pt"})
+        _write_weights(content, folder)
 
 
 def save(model: Any, base: Base, folder: Path, tensors: dict[str, Tensor] | None = None) -> None:
@@ -343,7 +344,12 @@ def write(form: AdapterForm, base: Base, folder: Path, tensors: Mapping[str, Ten
     folder.mkdir(parents=True, exist_ok=True)
     form.write_config(folder, sorted(form.targets), base)
     (folder / BASE).write_text(json.dumps(asdict(base), indent=1) + "\n", encoding="utf-8")
-    save_file(dict(tensors), str(folder / WEIGHTS), metadata={"format": "pt"})
+    _write_weights(tensors, folder)
+
+
+def _write_weights(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    with disk_errors(folder / WEIGHTS):
+        save_file(dict(tensors), str(folder / WEIGHTS), metadata={"format": "pt"})
 
 
 @torch.no_grad()

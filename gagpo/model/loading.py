@@ -15,6 +15,7 @@ from gagpo.base import manifest
 from gagpo.base.errors import GagpoError
 from gagpo.base.hub import why_unavailable
 from gagpo.model import adapters, attention_check
+from gagpo.model.disk_errors import disk_errors
 from gagpo.model.dtypes import bound_kernels, dtype_of
 from gagpo.model.exact_merge import merge_exactly
 from gagpo.model.flat import attention
@@ -326,7 +327,8 @@ def save(
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # one bar per checkpoint would hide the run's output
-    model.save_pretrained(folder, state_dict=tensors)  # type: ignore[operator]
+    with disk_errors(folder):
+        model.save_pretrained(folder, state_dict=tensors)  # type: ignore[operator]
     tokenizer.save_pretrained(str(folder))
 
 

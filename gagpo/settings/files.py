@@ -41,6 +41,8 @@ def find_config(config: str | Path) -> Path:
         raise SettingsError(f"there is no settings file {path}", advice=reason)
     if path.is_dir() and (path / "config.yaml").is_file():
         raise SettingsError("is a run folder", where=path, advice=f"`gagpo train --resume {path}` continues it")
+    if path.is_dir():
+        raise SettingsError("is a folder, not a settings file", where=path, advice="`gagpo list` shows those that ship")
     files = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
     names = {file.stem: str(file) for file in files} | {name: name for name in shipped}
     similar = ", ".join(names[name] for name in nearest(path.stem, names, cutoff=0.6))

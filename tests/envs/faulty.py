@@ -32,7 +32,7 @@ class FaultyEnv(TextEnv):
     faults: ClassVar[tuple[str, ...]] = (
         *("crash", "exit", "sleep", "spin", "raise", "observation", "surrogate", "reward", "shape", "unpicklable"),
         *("huge", "stop", "child", "babble", "burst", "brood", "escape", "fork", "orphan", "forge", "bigint"),
-        *("vast reward", "interrupt", "quit", "cancel"),
+        *("vast reward", "interrupt", "quit", "cancel", "success", "success in info"),
     )
 
     def __init__(self, broken: str = "", marker: str = "", **kwargs: Any):
@@ -134,6 +134,10 @@ class FaultyEnv(TextEnv):
             outcome.observation = "\ud800"
         elif fault == "reward":
             outcome.reward = float("nan")
+        elif fault == "success":
+            outcome.success = "no"
+        elif fault == "success in info":
+            outcome.extras["success"] = "no"
         elif fault == "vast reward":
             outcome.reward = 1e300
         elif fault == "unpicklable":

@@ -43,8 +43,17 @@ def test_p_values_are_corrected_for_several():
 
 
 def test_equal_results_show_no_difference():
-    (item,) = compare_results({"a": result({1, 2}), "b": result({1, 2})}).of(SUCCESS)
+    comparison = compare_results({"a": result({1, 2}), "b": result({1, 2})})
+    (item,) = comparison.of(SUCCESS)
     assert (item.rise.value, item.p, item.gained, item.lost) == (0.0, 1.0, 0, 0)
+    assert "80 % power" not in comparison.note
+
+
+def test_the_note_says_which_difference_these_tasks_show():
+    """Two of twenty tasks differ: their spread is .3 of a task, and a t test of twenty needs 2.95 standard errors."""
+    comparison = compare_results({"a": result({1}), "b": result({1, 2, 3})})
+    assert comparison.note.endswith("; these tasks show a difference of 20.3 points or more (80 % power)")
+    assert comparison.record()["differences"]["b"]["detectable"] == pytest.approx(0.203, abs=5e-4)
 
 
 @pytest.mark.parametrize(

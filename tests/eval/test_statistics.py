@@ -17,6 +17,7 @@ from gagpo.eval.statistics import (
     cluster_bootstrap,
     clustered_wilson,
     detectable_difference,
+    detectable_rise,
     holm,
     mean_over_seeds,
     paired_difference,
@@ -269,6 +270,24 @@ def test_a_detectable_difference_is_found_as_often_as_it_says(seeds):
     pairs = rng.normal(difference, np.sqrt(2) * values.std(ddof=1), size=(4000, seeds))
     results = np.mean([paired_t(pair) < 0.05 for pair in pairs])
     assert abs(results - 0.8) < 0.025
+
+
+@pytest.mark.parametrize(("units", "tasks_of_each"), [(20, 1), (200, 1), (20, 10)])
+def test_a_detectable_rise_is_found_as_often_as_it_says(units, tasks_of_each):
+    """Tasks, or rooms of ten tasks, whose differences have a spread of exactly 1."""
+    rng = np.random.default_rng(units)
+    spread = rng.normal(size=units)
+    spread = (spread - spread.mean()) / spread.std(ddof=1)
+    tasks = np.repeat(spread / tasks_of_each, tasks_of_each)
+    rooms = None if tasks_of_each == 1 else np.repeat(np.arange(units), tasks_of_each).tolist()
+    rise = detectable_rise(np.zeros(len(tasks)), tasks, clusters=rooms)
+    again = rng.normal(rise * tasks_of_each, size=(4000, units))
+    assert abs(np.mean([paired_t(row) < 0.05 for row in again]) - 0.8) < 0.025
+
+
+def test_equal_tasks_show_nothing_and_one_task_neither():
+    assert detectable_rise([0, 1, 1], [0, 1, 1]) == 0
+    assert detectable_rise([0], [1]) == np.inf
 
 
 def test_one_seed_shows_no_difference():

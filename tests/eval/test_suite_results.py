@@ -101,6 +101,7 @@ def test_suites_are_compared_task_by_task_and_in_the_mean(tmp_path):
     assert first == pytest.approx(2 * 2 / 2**8) and second == pytest.approx(2 / 2**4) and mean < first
     text = "\n".join(comparison.lines(80))
     assert "high minus low" in text and "+40.0" in text and max(map(len, text.splitlines())) <= 80
+    assert "the mean shows a difference of" in text
     same = compare_suites([tmp_path / "low.json", write_copy(tmp_path)])
     assert [row.p_holm for row in same.differences["copy"]] == [1.0, 1.0, 1.0]
 

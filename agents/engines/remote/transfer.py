@@ -20,6 +20,7 @@ from gagpo.agents.engines.remote.client import Client, ReplicaError
 from gagpo.base import durable
 from gagpo.base.background import Background
 from gagpo.model.adapters import base_tensors
+from gagpo.model.disk_errors import disk_errors
 from gagpo.model.dtypes import dtype_of
 from gagpo.model.weights import NamedTensor, checked
 
@@ -179,7 +180,12 @@ class FileTransfer:
 
 def _saving(part: dict[str, torch.Tensor], file: Path) -> Callable[[], None]:
     """A job that writes ``part``."""
-    return lambda: save_file(part, str(file), metadata={"format": "pt"})
+
+    def save() -> None:
+        with disk_errors(file):
+            save_file(part, str(file), metadata={"format": "pt"})
+
+    return save
 
 
 def _parts(tensors: Iterable[NamedTensor], dtype: torch.dtype) -> Iterator[dict[str, torch.Tensor]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gagpo.model.disk_errors import disk_errors
 from gagpo.model.gguf.file import ConversionError, GgufFile, read, reason_of, require_convertible
 from gagpo.model.gguf.rope import FACTORS
 from gagpo.model.gguf.shape import config_of
@@ -39,7 +40,8 @@ def convert(path: Path, folder: Path) -> None:
         tokenizer = _tokenizer(file)
         model = _model(file, config)
         try:
-            model.save_pretrained(folder)
+            with disk_errors(folder):
+                model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
         except (TypeError, ValueError, AttributeError) as error:  # values that JSON or transformers' checks refuse
             raise ConversionError(f"cannot be converted: {reason_of(error)}", where=file.path) from error

@@ -147,6 +147,8 @@ GARBAGE = {
     "surrogate": "not Unicode",
     "reward": "reward is nan",
     "vast reward": "reward is 1e+300; rewards beyond 1e+09 cannot",
+    "success": "success must be True or False (got 'no')",
+    "success in info": "info['success'] is str, not a bool",
     "shape": "did not return (observation, reward, terminated, truncated, info)",
     "unpicklable": "info['open'] holds function",
     "bigint": "info['big'] is an integer of more than 64 bits",

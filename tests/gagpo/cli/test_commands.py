@@ -47,6 +47,17 @@ def test_training_ends_with_a_table_curves_a_page_and_json(inside, corridor, tmp
     assert "before-test.json" not in measured and "after-test.json" in measured
 
 
+def test_a_finished_run_without_checkpoints_is_not_trained_again(inside, finished, tmp_path):
+    """It said that it was finished, and then began at the first iteration and replaced what it had."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    shutil.rmtree(run / "checkpoints")
+    metrics = (run / "metrics.jsonl").read_bytes()
+    done = inside("train", "--resume", run, "-q")
+    assert done.returncode == 2 and "is finished, and its checkpoints are gone" in done.stderr
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+
+
 def test_a_model_of_sft_is_made_once_and_never_mistaken_for_another(inside, corridor, tmp_path):
     config = corridor()
     again = inside("sft", config, "-q")

@@ -108,6 +108,14 @@ def test_an_episode_file_that_must_not_be_read_is_skipped(command, make, inside,
         assert "hostile.jsonl" in text and text.count('"label":') == 1
 
 
+def test_a_broken_row_is_told_in_the_terminal_too(inside, tmp_path, caplog):
+    episodes = write_run(tmp_path / "run") / EPISODES
+    with episodes.open("a") as file:
+        file.write("{broken\n")
+    assert inside("view", "run").returncode == 0
+    assert ["not JSON" in record.getMessage() for record in caplog.records if record.name == "gagpo"] == [True]
+
+
 def test_a_run_of_links_alone_says_so(inside, tmp_path, caplog):
     run = write_run(tmp_path / "run")
     (run / EPISODES).rename(tmp_path / "elsewhere.jsonl")

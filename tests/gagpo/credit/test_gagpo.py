@@ -1,6 +1,7 @@
 """GAGPO's credit against the worked example of its formulas and the identities that hold for it."""
 
 import pytest
+from pydantic import ValidationError
 
 from gagpo.credit import Turns, intern
 from gagpo.credit.episode import DrGrpo
@@ -56,3 +57,9 @@ def test_without_repeated_states_macro_actions_are_whole_episodes_with_grpos_cre
     turns = Turns.of([0, 0, 1, 0, 0, 0, 2], [0, 0, 0, 1, 1, 2, 2], [0, 0, 0], state_N=[0, 1, 2, 0, 3, 0, 4])
     credit = Gagpo(lam=lam, proxy=proxy, gamma=gamma, norm="none", macro_actions=True)
     assert credit.advantage(turns) == pytest.approx(DrGrpo().advantage(turns), abs=1e-6)
+
+
+def test_macro_actions_are_not_normalised_by_state():
+    """A turn in a state visited once is alone in its state: normalised there, its advantage would be 0 again."""
+    with pytest.raises(ValidationError, match="norm=state has no use for macro_actions"):
+        Gagpo(norm="state", macro_actions=True)

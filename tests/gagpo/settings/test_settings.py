@@ -60,6 +60,7 @@ def test_resolved_settings_are_read_back_as_they_were(config, tmp_path):
         (["context.prompt=shouting"], "unknown prompt 'shouting'"),
         (["context.style=tags"], "style is renamed to context.prompt; write prompt: tags"),
         (["algorithm=gagop"], "nearest: gagpo"),
+        (["algorithm.gate=clipp"], "algorithm.gate: there is no 'clipp'; nearest: clip"),
         (["algorithm.lmbda=1"], "unknown key 'algorithm.lmbda'"),
         (["rollout"], "look like section.key=value"),
         (["rollout.workers=many"], "many': rollout.workers must be 'auto' or an integer (got 'many')"),
@@ -197,6 +198,12 @@ def test_a_misspelt_config_names_the_users_own_files(tmp_path, name, message):
     with pytest.raises(SettingsError) as error:
         load(tmp_path / name)
     assert message.replace("FOLDER", str(tmp_path)) in str(error.value)
+
+
+def test_a_folder_is_no_config(tmp_path):
+    """The error named the folder itself as the nearest file."""
+    with rejects(SettingsError, "is a folder, not a settings file", where=tmp_path):
+        load(tmp_path)
 
 
 def test_a_misspelt_shipped_config_names_the_nearest():

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -364,3 +366,20 @@ def test_an_export_imports_no_code_of_a_strangers_run(made, tmp_path, monkeypatc
     text = (export(str(run), tmp_path / "out") / CARD).read_text()
     assert "does not contain the prompt of training" in text and "--trust-remote-code" in text
     assert not (tmp_path / "imported").exists()
+
+
+WITHOUT_ROOM = """
+import resource, sys
+from gagpo.cli.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+main()
+"""
+
+
+def test_a_disk_without_room_is_one_line(made, tmp_path):
+    """safetensors has an error class of its own, which ended as a bug of this package."""
+    command = [sys.executable, "-c", WITHOUT_ROOM, "export", str(made), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "File too large" in done.stderr and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
