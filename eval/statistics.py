@@ -290,7 +290,9 @@ def mean_over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, level)
 
 
-def detectable_difference(values: Sequence[float], power: float = 0.8, level: float = 0.95) -> float:
+def detectable_difference(
+    values: Sequence[float], power: float = 0.8, level: float = 0.95, pairs: int | None = None
+) -> float:
     """The smallest true difference between two methods that a paired t test over seeds would find.
 
     Both methods are taken to vary over seeds as ``values`` do, independently of each other: a difference of two such
@@ -299,6 +301,7 @@ def detectable_difference(values: Sequence[float], power: float = 0.8, level: fl
 
     values: one number per seed, of one method.
     level: 1 minus the test's significance level.
+    pairs: number of seeds that both methods have; by default as many as ``values``.
 
     Returns: the difference, in the unit of ``values``; infinite for a single seed.
 
@@ -306,7 +309,8 @@ def detectable_difference(values: Sequence[float], power: float = 0.8, level: fl
         InvalidArgument: ``power`` is not above the significance level and below 1.
     """
     data = np.asarray(values, dtype=float)
-    return _standard_errors(len(data), power, level) * math.sqrt(2 / max(len(data), 1)) * _spread(data)
+    pairs = len(data) if pairs is None else min(pairs, len(data))
+    return _standard_errors(pairs, power, level) * math.sqrt(2 / max(pairs, 1)) * _spread(data)
 
 
 def detectable_rise(
