@@ -238,8 +238,8 @@ class Study:
         if self.baseline == BEFORE or len(self.labels) < 2 or len(baseline.rows) < 2:
             return []
         after = baseline.numbers("after")
-        others = [method.numbers("after").keys() & after.keys() for method in self.compared(measure)[1:]]
-        pairs = min((len(seeds) for seeds in others if len(seeds) > 1), default=len(after))
+        shared = [method.numbers("after").keys() & after.keys() for method in self.compared(measure)[1:]]
+        pairs = min((len(seeds) for seeds in shared if len(seeds) > 1), default=len(after))
         smallest = detectable_difference(list(after.values()), pairs=pairs)
         seeds = f"{pairs} seeds show a difference of {measure.unit.amount(smallest)} or more"
         spread = f"{self.baseline}'s seeds" if pairs == len(after) else f"{self.baseline}'s {len(after)} seeds"

@@ -182,9 +182,9 @@ class SuiteComparison:
         for title, table in self.difference_tables().items():
             lines += [*facts([("difference", title)], width), *table.lines(width), ""]
         note = "95 % intervals, paired by task; every task set counts equally in the mean; p of the mean: sign flips"
-        shown = max(rows[-1].detectable for rows in self.differences.values())
-        if shown and math.isfinite(shown):
-            note += f"; the mean shows a difference of {PERCENT.amount(shown)} or more (80 % power)"
+        detectable = max(rows[-1].detectable for rows in self.differences.values())
+        if detectable and math.isfinite(detectable):
+            note += f"; the mean shows a difference of {PERCENT.amount(detectable)} or more (80 % power)"
         return [*lines, *facts([("note", note)], width)]
 
     def record(self) -> dict[str, object]:
