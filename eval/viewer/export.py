@@ -38,6 +38,7 @@ DATA = "data"
 INDEX = f"{DATA}/index.js"
 LONGEST_GOAL = 300  # characters
 SHARD = 600_000  # characters of one shard, about
+MOST_WARNINGS = 3  # about rows of one file
 OUTCOMES = ("terminated", "truncated", "failed")
 
 
@@ -69,14 +70,22 @@ def export(paths: Sequence[Path], output: Path, problems: Sequence[str] = ()) ->
         for number, (path, (_, files, _)) in enumerate(zip(paths, contents, strict=True)):
             calculate_credit = credit_of_run(home_of(path))
             sources += [write_file(target, number, file, calculate_credit) for file in files]
-        for problem in (problem for source in sources for problem in source.problems):
-            LOG.warning("%s", problem)
+        for source in sources:
+            _warn_of(source.problems)
         if not any(source.groups for source in sources):
             raise BadResult("holds no finished episode", where=paths[0])
         sources.sort(key=reading_order)
         runs = [run for run, *_ in contents]
         write_script(target / INDEX, "viewer.load", index(runs, sources, [*problems, *skipped]))
     return output / "index.html"
+
+
+def _warn_of(problems: Sequence[str]) -> None:
+    """The first rows of a file that could not be read; the page has all of them."""
+    for problem in problems[:MOST_WARNINGS]:
+        LOG.warning("%s", problem)
+    if len(problems) > MOST_WARNINGS:
+        LOG.warning("%d more rows of this file could not be read", len(problems) - MOST_WARNINGS)
 
 
 def write_pages(folder: Path) -> None:

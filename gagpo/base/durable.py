@@ -10,15 +10,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
+STREAMS = (Path("/dev"), Path("/dev/fd"))
+
+
 @contextmanager
 def replacing(path: Path, flushed: bool = True) -> Iterator[Path]:
     """A temporary file next to ``path`` to write to; at the end it replaces ``path``.
 
     After an error the temporary file is removed and ``path`` is unchanged. An OSError without a file name (a full disk)
-    is raised again with that of ``path``.
+    is raised again with that of ``path``. A device or a pipe is never replaced, it gets the content.
 
     flushed: wait for the disk. Without it a power cut may leave an empty file.
     """
+    if is_special(path):
+        with _copied_to(path) as temporary:
+            yield temporary
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary
@@ -33,6 +40,29 @@ def replacing(path: Path, flushed: bool = True) -> Iterator[Path]:
         if isinstance(error, OSError) and error.filename is None:
             raise naming(error, path) from None
         raise
+
+
+def is_special(path: Path) -> bool:
+    """Whether ``path`` is a device, a pipe or a socket: root would replace ``/dev/null`` for the whole machine."""
+    if path.absolute().parent in STREAMS and path.exists():  # /dev/stdout may lead to a file
+        return True
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+@contextmanager
+def _copied_to(special: Path) -> Iterator[Path]:
+    """A temporary file whose content is written to a device or pipe at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        temporary = Path(folder) / special.name
+        yield temporary
+        try:
+            # Without O_NONBLOCK the opening of a pipe that nobody reads would never end.
+            handle = os.open(special, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+            os.set_blocking(handle, True)
+            with temporary.open("rb") as content, os.fdopen(handle, "wb") as target:
+                shutil.copyfileobj(content, target)
+        except OSError as error:
+            raise naming(error, special) from None
 
 
 @contextmanager

@@ -43,11 +43,14 @@ def evaluate(
     files = [path for path in (out, episodes) if isinstance(path, Path)]
     for path in files:
         _require_writable(path)
-    unfinished = None if out is None else out.with_name(f"{out.name}.under-way")
+    from gagpo.base.durable import is_special
+
+    unfinished = None if out is None or is_special(out) else out.with_name(f"{out.name}.under-way")
     outcomes = measure_all(_request(options, overrides or [], unfinished))
-    if out and unfinished:
+    if out:
         for name, outcome in outcomes.items():
             outcome.result.save(file_of_environment(out, name))
+    if unfinished:
         shutil.rmtree(unfinished, ignore_errors=True)
     if options["suite"] is None:
         records = {name: _print_outcome(outcome, name) for name, outcome in outcomes.items()}

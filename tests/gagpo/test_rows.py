@@ -94,7 +94,7 @@ OPTIONS = [
     ("gagpo", {"bootstrap_truncated": True, "proxy": "graph", "norm": "none"}),
     ("gagpo", {"bootstrap_truncated": True, "proxy": "outcome", "scope": "batch", "norm": "none"}),
     ("gagpo", {"macro_actions": True}),
-    ("gagpo", {"macro_actions": True, "proxy": "outcome", "scope": "batch", "norm": "state"}),
+    ("gagpo", {"macro_actions": True, "proxy": "outcome", "scope": "batch", "norm": "batch"}),
     ("gagpo", {"scope": "batch"}),
     ("gagpo", {"scope": "batch", "norm": "state"}),
     ("gagpo", {"scope": "batch", "proxy": "graph", "norm": "none"}),

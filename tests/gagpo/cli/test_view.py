@@ -111,9 +111,10 @@ def test_an_episode_file_that_must_not_be_read_is_skipped(command, make, inside,
 def test_a_broken_row_is_told_in_the_terminal_too(inside, tmp_path, caplog):
     episodes = write_run(tmp_path / "run") / EPISODES
     with episodes.open("a") as file:
-        file.write("{broken\n")
+        file.write("{broken\n" * 9)
     assert inside("view", "run").returncode == 0
-    assert ["not JSON" in record.getMessage() for record in caplog.records if record.name == "gagpo"] == [True]
+    *rows, last = [record.getMessage() for record in caplog.records if record.name == "gagpo"]
+    assert len(rows) == 3 and all("not JSON" in row for row in rows) and last.startswith("6 more rows")
 
 
 def test_a_run_of_links_alone_says_so(inside, tmp_path, caplog):

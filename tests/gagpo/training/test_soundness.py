@@ -6,6 +6,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -156,6 +158,37 @@ def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path):
     log.symlink_to("/dev/full")
     with pytest.raises(OSError, match="full"):
         durable.append_line(log, "{}")
+
+
+def test_a_device_is_written_to_and_never_replaced(tmp_path):
+    """``--out /dev/null`` as root made a file of the device, for every program of the machine."""
+    for name in ("/dev/null", "/dev/full"):
+        (tmp_path / Path(name).name).symlink_to(name)
+    before = os.stat("/dev/null").st_rdev
+    durable.write_text(tmp_path / "null", "{}")
+    assert (tmp_path / "null").is_symlink() and os.stat("/dev/null").st_rdev == before
+    with pytest.raises(OSError, match="full"):
+        durable.write_text(tmp_path / "full", "{}")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="pipe"):  # nobody reads it
+        durable.write_text(tmp_path / "pipe", "{}")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    durable.write_text(tmp_path / "pipe", "{}")
+    assert os.read(reader, 100) == b"{}"
+    os.close(reader)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "null", "pipe"]
+
+
+def test_a_result_goes_to_standard_output_wherever_it_leads(tmp_path):
+    """``--out /dev/stdout`` made a file of the link ``/dev/stdout``."""
+    code = "from pathlib import Path; from gagpo.base import durable; durable.write_text(Path('/dev/stdout'), '{}')"
+    link = os.readlink("/dev/stdout")
+    with (tmp_path / "redirected").open("w") as file:
+        file.write("before ")
+        file.flush()
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True, timeout=120)
+    assert (tmp_path / "redirected").read_text() == "before {}" and os.readlink("/dev/stdout") == link
+    assert subprocess.check_output([sys.executable, "-c", code], timeout=120) == b"{}"
 
 
 def test_a_trained_model_is_never_measured_as_before(corridor, tmp_path):
