@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-
 STREAMS = (Path("/dev"), Path("/dev/fd"))
 
 
