@@ -178,12 +178,12 @@ class FileTransfer:
         self.release()
 
 
-def _saving(part: dict[str, torch.Tensor], file: Path) -> Callable[[], None]:
-    """A job that writes ``part``."""
+def _saving(tensors: dict[str, torch.Tensor], file: Path) -> Callable[[], None]:
+    """A job that writes ``tensors``."""
 
     def save() -> None:
         with disk_errors(file):
-            save_file(part, str(file), metadata={"format": "pt"})
+            save_file(tensors, str(file), metadata={"format": "pt"})
 
     return save
 
