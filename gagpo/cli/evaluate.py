@@ -37,14 +37,13 @@ def evaluate(
     After an interruption the same command resumes: with --out, and for openai:MODEL always (from evals/).
     """
     _require_one_kind(str(options["model"]), options)
+    from gagpo.base.durable import is_special
     from gagpo.eval.models import file_of_environment, measure_all
 
     episodes = options["episodes"]
     files = [path for path in (out, episodes) if isinstance(path, Path)]
     for path in files:
         _require_writable(path)
-    from gagpo.base.durable import is_special
-
     unfinished = None if out is None or is_special(out) else out.with_name(f"{out.name}.under-way")
     outcomes = measure_all(_request(options, overrides or [], unfinished))
     if out:
