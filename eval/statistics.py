@@ -330,6 +330,7 @@ def detectable_rise(
 
 
 def _spread(values: np.ndarray) -> float:
+    """The sample deviation; any positive number for a single value, whose test has infinitely many standard errors."""
     return float(values.std(ddof=1)) if len(values) > 1 else 1.0
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 STREAMS = (Path("/dev"), Path("/dev/fd"))
+"""Folders of names for a process's streams and for devices, which root could replace."""
 
 
 @contextmanager
